@@ -41,7 +41,7 @@ from host.training.host_optimiser import TrainedModel, make_optimiser
 from host.training.multi_server.server_membership import ServerMembership, meeting, say_farewell
 from host.training.round_exchange import RoundExchange, job_frame
 from host.training.run_faults import RunFaults
-from host.training.selection.planned_run import PlannedRun
+from host.training.selection.planning import PlannedRun
 from host.training.split.split_model import SplitModelInfo
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.channel import OnSlices

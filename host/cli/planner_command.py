@@ -35,6 +35,7 @@ from host.policies.selection.selection_report import (
     describe_plan,
     read_plan,
 )
+from host.training.selection.make_cluster import planned_records
 
 _MEASURED_IN_A_RUN = (
     "to have devices measured, let all servers choose in their run: csd-emu run --servers SERVERS.YAML --server NAME "
@@ -86,7 +87,7 @@ def plan_from_tables(request: RunRequest) -> PlanReport:
     devices = describe_plan(
         *(TrialDecision(plan, nodes, (), 0), planning.cluster, planning.rules),
         clock=MODELLED,
-        records=planning.records,
+        records=planned_records(planning.plan),
         notes=planning.notes(nodes),
     )
     return _report(request, devices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -68,32 +68,34 @@ def _wide_square(block: Array, other: Array | None) -> float:
     return float(np.dot(values, values))
 
 
+class Norms(NamedTuple):
+    """Euclidean norms of a contribution, what is usual of them, or the most that is taken.
+
+    Attributes:
+        norm: of the trained parameters' update, or gradient.
+        buffer_norm: of the floating-point buffers' change.
+        count_norm: of the change of buffers of whole numbers, such as counts.
+    """
+
+    norm: float = 0.0
+    buffer_norm: float = 0.0
+    count_norm: float = 0.0
+
+
+UNLIMITED = Norms(math.inf, math.inf, math.inf)
+
+
 @dataclass(frozen=True)
 class Scan:
     """What was seen of a contribution's tensors.
 
     Attributes:
-        norm: Euclidean, of the trained parameters' update.
-        buffer_norm: of the floating-point buffers' change.
-        count_norm: of the change of buffers of whole numbers, such as counts.
+        norms: of all of them together.
         bad: the first tensor with a value that is no finite number; empty if there is none.
     """
 
-    norm: float
-    buffer_norm: float = 0.0
-    count_norm: float = 0.0
+    norms: Norms = field(default_factory=Norms)
     bad: str = ""
-
-
-class NormLimits(NamedTuple):
-    """Of a gradient, and of the change of buffers: of floating-point numbers, and of whole ones."""
-
-    norm: float
-    buffer_norm: float
-    count_norm: float
-
-
-UNLIMITED = NormLimits(math.inf, math.inf, math.inf)
 
 
 def scan_update(weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
@@ -102,14 +104,14 @@ def scan_update(weights: Mapping[str, Array], start: Mapping[str, Array], buffer
     for name, array in weights.items():
         finite, total = squares(array, start[name])
         if not finite:
-            return Scan(math.inf, math.inf, math.inf, name)
+            return Scan(UNLIMITED, name)
         if name not in buffers:
             trained += total
         elif np.issubdtype(array.dtype, np.floating):
             floating += total
         else:
             counts += total
-    return Scan(math.sqrt(trained), math.sqrt(floating), math.sqrt(counts))
+    return Scan(Norms(math.sqrt(trained), math.sqrt(floating), math.sqrt(counts)))
 
 
 def first_not_finite(arrays: Mapping[str, Array]) -> str:

@@ -80,7 +80,12 @@ def _cannot_listen(address: IPv4Address, port: int, why: str | None, remedy: str
 
 
 class Fleet:
-    """Listens for the devices of one array; an async context manager."""
+    """Listens for the devices of one array; an async context manager.
+
+    Attributes:
+        port: that is listened on.
+        newcomer: the event that is set when next a device joins; each time there is a new one.
+    """
 
     def __init__(
         self,
@@ -104,16 +109,11 @@ class Fleet:
         self._certificates, self._rules = certificates, HelloRules(expected)
         self._sessions: dict[str, DeviceSession] = {}
         self._joined = {device: asyncio.Event() for device in expected}
-        self._newcomer = asyncio.Event()
-        self._keys, self._address, self._port, self._on_event = keys, address, port, on_event
+        self.newcomer = asyncio.Event()
+        self._keys, self._address, self.port, self._on_event = keys, address, port, on_event
         self._known: set[str] = set()
         self._server: grpc.aio.Server | None = None
         self._door = Admission(expected)
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        return self._port
 
     async def __aenter__(self) -> Fleet:
         drives = len(self._joined)
@@ -133,9 +133,9 @@ class Fleet:
             require_client_auth=True,
         )
         try:
-            self._port = self._server.add_secure_port(f"{self._address}:{self._port}", credentials)
+            self.port = self._server.add_secure_port(f"{self._address}:{self.port}", credentials)
         except RuntimeError as error:
-            raise _cannot_listen(self._address, self._port, "in use?", "free it, or set another host.port") from error
+            raise _cannot_listen(self._address, self.port, "in use?", "free it, or set another host.port") from error
         await self._server.start()
         return self
 
@@ -148,11 +148,6 @@ class Fleet:
     async def joined(self, device: str) -> None:
         """Wait until `device` has a session."""
         await self._joined[device].wait()
-
-    @property
-    def newcomer(self) -> asyncio.Event:
-        """The event that is set when next a device joins."""
-        return self._newcomer
 
     def session(self, device: str) -> DeviceSession | None:
         """Return the live session of `device`, if it has one."""
@@ -287,8 +282,8 @@ class Fleet:
             earlier.close("the device has dialled again")
         self._sessions[device] = session
         self._joined[device].set()
-        self._newcomer.set()
-        self._newcomer = asyncio.Event()
+        self.newcomer.set()
+        self.newcomer = asyncio.Event()
         self._on_event(device, EventKind.REJOINED if device in self._known else EventKind.JOINED, "")
         self._known.add(device)
 

@@ -34,7 +34,7 @@ from host.core.records import OnEvent
 from host.fleet.admission import ExpectedDevice
 from host.fleet.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri
-from host.fleet.enrolment_authority import LENT_LIFETIME, CertificateCheck, deployment_folder
+from host.fleet.enrolment_authority import LENT_LIFETIME, CertificateCheck, deployment_folder, open_authority
 from host.fleet.fleet import Fleet
 from host.fleet.shards import ShardRecord, WantedRecords, write_shards
 
@@ -289,8 +289,6 @@ def _authority(config: ArrayConfig, deployment: tuple[str, Path] | None) -> Auth
     """
     if deployment is None:
         return Authority(config.name)
-    from host.fleet.enrolment_authority import open_authority
-
     name, folder = deployment
     return open_authority(folder, name)
 

@@ -267,13 +267,13 @@ class Accountant:
         profile = self._profiles[part.device]
         if part.device == HOST:
             record_bytes = part.flash_read_bytes // part.samples
-            return host_activity(part.samples, record_bytes, phases(part.device_seconds), self._storage)
+            return host_activity(part.samples, record_bytes, msgspec.structs.asdict(part.device_seconds), self._storage)
         return Activity(
             device=part.device,
             receive_bytes=part.sent_bytes,
             read_bytes=part.flash_read_bytes,
             read_operations=part.steps if part.flash_read_bytes else 0,
-            phases=phases(part.device_seconds),
+            phases=msgspec.structs.asdict(part.device_seconds),
             send_bytes=part.received_bytes,
             flash_bytes_per_second=profile.flash_bytes_per_second.value,
             flash_latency_seconds=profile.flash_latency_seconds.value,
@@ -347,11 +347,6 @@ def _by_device(spans: Iterable[Span]) -> defaultdict[str, list[Span]]:
     for span in spans:
         grouped[span.device].append(span)
     return grouped
-
-
-def phases(seconds: PhaseSeconds) -> dict[str, float]:
-    """Return compute seconds per phase, in the order in which they come."""
-    return {phase: getattr(seconds, phase) for phase in seconds.__struct_fields__}
 
 
 def make_accountant(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from csd_emu.util.node_names import HOST
-from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.session_frames import Trained
+from firmware_agent.common.frames.step_frames import Stepped
 from host.core.scanning import Scan
 
 
@@ -62,30 +62,6 @@ def dealt_passes(records: int, epochs: int, batch_size: int) -> AssignedWork:
     return AssignedWork(records * epochs, -(-records // batch_size) * epochs)
 
 
-class ReportedFigures(Protocol):
-    """What a drive says of its part, besides its tensors."""
-
-    @property
-    def samples(self) -> int:
-        """Records computed."""
-
-    @property
-    def loss(self) -> float:
-        """Mean over them."""
-
-    @property
-    def seconds(self) -> PhaseSeconds:
-        """By the drive's own clock."""
-
-    @property
-    def read_bytes(self) -> int:
-        """Read from flash."""
-
-    @property
-    def peak_memory_bytes(self) -> int:
-        """0 if not read."""
-
-
 @dataclass(frozen=True)
 class ScreenedContribution:
     """A drive's contribution to a round or step, as it is judged.
@@ -94,7 +70,6 @@ class ScreenedContribution:
         device: its name.
         dealt: what it was given.
         said: its report.
-        steps_said: in its report; None where that has no such figure.
         scan: of its tensors; None of a probe, whose gradients are dropped.
         clock: whose seconds these are; ``modelled`` ones are not the drive's to say, and not looked at.
         table_seconds: what its calibration table says of this; None without one.
@@ -102,8 +77,7 @@ class ScreenedContribution:
 
     device: str
     dealt: AssignedWork
-    said: ReportedFigures
-    steps_said: int | None
+    said: Trained | Stepped
     scan: Scan | None
     clock: str
     table_seconds: float | None = None

@@ -83,18 +83,8 @@ class HostOptimiser:
             optimiser = _make(kind, [view for name in names for view in self._blocks[name].values()], arguments)
             self._optimisers |= dict.fromkeys(names, optimiser)
 
-    def step_tensor(self, name: str, gradient: Array, learning_rate: float) -> None:
-        """Step one parameter.
-
-        Raises:
-            ConfigurationError: this optimiser needs all gradients at once (see `needs_all`).
-        """
-        if self.needs_all is not None:
-            raise ConfigurationError(f"{name} cannot be stepped alone: {self.needs_all}")
-        self._step({name: gradient}, learning_rate, 1.0)
-
     def step_block(self, block: TensorRange, gradient: Array, learning_rate: float) -> None:
-        """Step one block of a parameter, as `host.training.tensor_ranges.cut_blocks` cuts it, or neighbours as one.
+        """Step one block of a parameter, as `tensor_ranges.cut_blocks` cuts it, or several of them as one.
 
         Raises:
             ConfigurationError: this optimiser needs all gradients at once (see `needs_all`).
@@ -121,7 +111,15 @@ class HostOptimiser:
         if self._clip_norm is not None:
             norm = math.sqrt(sum(_square(gradients[name]) for name in self._parameters))
             scale = min(1.0, self._clip_norm / (norm + _CLIP_EPS)) if not math.isnan(norm) else math.nan
-        self._step(gradients, learning_rate, scale)
+        for name, array in gradients.items():
+            views = self._blocks[name].values()
+            gradient = torch.from_numpy(np.require(array, requirements="W")).to(self._parameters[name].dtype)
+            if scale != 1.0:
+                gradient = gradient * scale
+            for view, part in zip(views, _split(gradient, views), strict=True):
+                view.grad = part
+        for optimiser in dict.fromkeys(self._optimisers.values()):
+            _step_once(optimiser, learning_rate)
 
     def state(self) -> dict[str, Array]:
         """Return the optimiser's state as arrays, for a checkpoint: those of a tensor's blocks put together.
@@ -187,19 +185,6 @@ class HostOptimiser:
             return value.clone()
         first = start // parameter.element_size()
         return value.reshape(-1)[first : first + view.numel()].clone()
-
-    def _step(self, gradients: Mapping[str, Array], learning_rate: float, scale: float) -> None:
-        touched = {}
-        for name, array in gradients.items():
-            optimiser, views = self._optimisers[name], self._blocks[name].values()
-            gradient = torch.from_numpy(np.require(array, requirements="W")).to(self._parameters[name].dtype)
-            if scale != 1.0:
-                gradient = gradient * scale
-            for view, part in zip(views, _split(gradient, views), strict=True):
-                view.grad = part
-            touched[id(optimiser)] = optimiser
-        for optimiser in touched.values():
-            _step_once(optimiser, learning_rate)
 
 
 def make_optimiser(job: JobConfig, structure: Structure, weights: Mapping[str, Array]) -> HostOptimiser:
@@ -282,7 +267,9 @@ def _alike(states: Sequence[Mapping[str, Any]]) -> bool:
     first = states[0]
     return all(
         state.keys() == first.keys()
-        and all(bool(state[key] == value) for key, value in first.items() if not (_is_tensor(value) and value.ndim))
+        and all(
+            bool(state[key] == value) for key, value in first.items() if not (torch.is_tensor(value) and value.ndim)
+        )
         for state in states[1:]
     )
 
@@ -292,13 +279,9 @@ def _together(states: Sequence[Mapping[str, Any]], shape: torch.Size) -> Mapping
     if len(states) == 1:
         return states[0]
     return {
-        key: torch.cat([state[key] for state in states]).view(shape) if _is_tensor(value) and value.ndim else value
+        key: torch.cat([state[key] for state in states]).view(shape) if torch.is_tensor(value) and value.ndim else value
         for key, value in states[0].items()
     }
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _written(state: Mapping[str, Any]) -> Iterator[tuple[str, str, Array]]:

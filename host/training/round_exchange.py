@@ -91,14 +91,14 @@ def job_frame(
     )
 
 
-async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> Ready:
+async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> None:
     """Have the device build the job's model.
 
     Raises:
         DeviceError: it was lost, or could not build the model.
     """
     await session.send(frame, deadline)
-    return await session.expect(Ready, deadline)
+    await session.expect(Ready, deadline)
 
 
 BeforeTask = Callable[[DeviceSession, Deadline], Awaitable[None]]
@@ -242,7 +242,7 @@ class RoundExchange:
         said, session = answer.returned.trained, answer.session
         dealt = dealt_passes(session.hello.samples, self._job.epochs, self._frame.batch_size)
         clock = self.clock_of(session.device, session.hello.clock)
-        return ScreenedContribution(session.device, dealt, said, said.steps, answer.scan, clock)
+        return ScreenedContribution(session.device, dealt, said, answer.scan, clock)
 
     async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
         """Return when there is a session that can be asked in this round.

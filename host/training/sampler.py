@@ -45,13 +45,11 @@ class Deal:
     """The records of one step.
 
     Attributes:
-        epoch: from 1.
         records: for each device, (n,) int64 numbers in its shard; empty for one that is not there.
         repeated: how many public records had been dealt in this epoch before, by the way of filling up.
         number: of the deal, for `EpochQueue.put_back`.
     """
 
-    epoch: int
     records: tuple[Indices, ...]
     repeated: int
     number: int = 0
@@ -97,11 +95,6 @@ class EpochQueue:
         if state is not None:
             for pile, kept in zip([*self._private, self._public], [*state.private, state.public], strict=True):
                 pile.restore(kept)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the last step was of, from 1."""
-        return self._epoch
 
     @property
     def state(self) -> QueueState:
@@ -153,7 +146,7 @@ class EpochQueue:
         self._deals += 1
         self._dealt[self._deals] = tuple(records)
         self._dealt.pop(self._deals - self._outstanding, None)
-        return Deal(self._epoch, tuple(records), repeated, self._deals)
+        return Deal(tuple(records), repeated, self._deals)
 
     def put_back(self, device: int, records: Indices, deal: int | None = None) -> None:
         """Take records back that were dealt to a device and that were not computed; they go first again.

@@ -42,8 +42,9 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.frames.measure_frames import Measure, Measured
+from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.slices import Array
-from host.core.scanning import UNLIMITED, NormLimits, Scan, first_not_finite, scan_update, squares
+from host.core.scanning import UNLIMITED, Norms, Scan, first_not_finite, scan_update, squares
 from host.training.contributions import Reason, Refusal, ScreenedContribution, not_finite
 
 Floats = npt.NDArray[np.float64]
@@ -69,18 +70,14 @@ class Screen:
     """Judges the contributions of a run, round by round or step by step, and keeps what it has accepted as history.
 
     Attributes:
-        norm: largest median norm of a round so far; 0 before the first.
-        buffer_norm: the same of the change of floating-point buffers.
-        count_norm: the same of the change of buffers of whole numbers.
+        norms: largest median of each norm of a round so far; 0 before the first.
         fastest: device and clock -> least accepted seconds per record.
         devices: that the history is of.
         crossing: of each tensor that crosses the cut of a model: largest median root mean square so far.
         crossed: devices that this is of.
     """
 
-    norm: float = 0.0
-    buffer_norm: float = 0.0
-    count_norm: float = 0.0
+    norms: Norms = field(default_factory=Norms)
     fastest: dict[tuple[str, str], float] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
     crossing: dict[str, float] = field(default_factory=dict)
@@ -92,7 +89,7 @@ class Screen:
 
     def weight_norm(self, weights: Mapping[str, Array]) -> float:
         """Return the norm of the weights that the drives were sent; infinite if there is a history to judge by."""
-        return math.inf if self.norm else math.sqrt(sum(squares(array).total for array in weights.values()))
+        return math.inf if self.norms.norm else math.sqrt(sum(squares(array).total for array in weights.values()))
 
     def first_not_finite(self, weights: Mapping[str, Array]) -> str:
         """Return the first of a round's new weights that is not finite (see `first_not_finite`)."""
@@ -160,18 +157,16 @@ class Screen:
         return refused
 
     @property
-    def limits(self) -> NormLimits:
+    def limits(self) -> Norms:
         """Norms that `judge` accepts whatever the others' are; infinite before there is a history of several."""
-        if len(self.devices) < _MAJORITY or not self.norm:
+        if len(self.devices) < _MAJORITY or not self.norms.norm:
             return UNLIMITED
-        return NormLimits(NORM_FACTOR * self.norm, NORM_FACTOR * self.buffer_norm, NORM_FACTOR * self.count_norm)
+        return Norms(*(NORM_FACTOR * norm for norm in self.norms))
 
     def state(self) -> dict[str, Any]:
         """Return what must be kept to go on as if the run had never stopped: JSON's types."""
         return {
-            "norm": self.norm,
-            "buffer_norm": self.buffer_norm,
-            "count_norm": self.count_norm,
+            **self.norms._asdict(),
             "devices": sorted(self.devices),
             "fastest": [[device, clock, seconds] for (device, clock), seconds in sorted(self.fastest.items())],
             "crossing": dict(sorted(self.crossing.items())),
@@ -180,8 +175,7 @@ class Screen:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; of nothing, from nothing."""
-        self.norm, self.buffer_norm = float(state.get("norm", 0.0)), float(state.get("buffer_norm", 0.0))
-        self.count_norm = float(state.get("count_norm", 0.0))
+        self.norms = Norms(*(float(state.get(kind, 0.0)) for kind in Norms._fields))
         self.devices = set(map(str, state.get("devices", ())))
         self.fastest = {(str(d), str(c)): float(seconds) for d, c, seconds in state.get("fastest", ())}
         self.crossing = {str(tensor): float(size) for tensor, size in state.get("crossing", {}).items()}
@@ -190,9 +184,8 @@ class Screen:
     def _accept(self, parts: Sequence[ScreenedContribution]) -> None:
         scans = _scans(parts)
         if scans:
-            self.norm = max(self.norm, _median([scan.norm for scan in scans.values()]))
-            self.buffer_norm = max(self.buffer_norm, _median([scan.buffer_norm for scan in scans.values()]))
-            self.count_norm = max(self.count_norm, _median([scan.count_norm for scan in scans.values()]))
+            medians = map(_median, zip(*(scan.norms for scan in scans.values()), strict=True))
+            self.norms = Norms(*map(max, self.norms, medians))
         self.devices |= scans.keys()
         for part in [part for part in parts if part.dealt.samples]:
             if part.clock != "modelled":
@@ -238,26 +231,28 @@ class Screen:
         if not scans:
             return found
         steps = {part.device: float(part.dealt.steps) for part in parts if part.device in scans}
-        now, usual_steps = _median([scan.norm for scan in scans.values()]), max(1.0, _median(list(steps.values())))
-        exploding = self.norm > 0 and now > EXPLODING * self.norm
+        usual_steps, before = max(1.0, _median(list(steps.values()))), self.norms.norm
+        now = _median([scan.norms.norm for scan in scans.values()])
+        exploding = before > 0 and now > EXPLODING * before
         witnessed = len(scans) < _MAJORITY <= len(self.devices)
-        reference = self.norm if exploding or witnessed else max(self.norm, now)
+        reference = before if exploding or witnessed else max(before, now)
         for device, scan in scans.items():
             limit = NORM_FACTOR * reference * max(1.0, steps[device] / usual_steps)
-            if (reference and scan.norm > limit) or scan.norm > _ABSURD * (1.0 + weight_norm):
+            norm = scan.norms.norm
+            if (reference and norm > limit) or norm > _ABSURD * (1.0 + weight_norm):
                 found[device] = Refusal(
                     Reason.NORM,
-                    f"its update has the norm {scan.norm:.3g}, where {reference:.3g} is usual and {limit:.3g} the "
+                    f"its update has the norm {norm:.3g}, where {reference:.3g} is usual and {limit:.3g} the "
                     "most that is taken",
                 )
-        buffers = {device: scan.buffer_norm for device, scan in scans.items()}
-        counts = {device: scan.count_norm for device, scan in scans.items()}
+        buffers = {device: scan.norms.buffer_norm for device, scan in scans.items()}
+        counts = {device: scan.norms.count_norm for device, scan in scans.items()}
         share = {device: max(1.0, each / usual_steps) for device, each in steps.items()}
         first = NORM_FACTOR if len(self.devices) >= _MAJORITY else _FIRST_BUFFERS
         return (
-            self._check_changes(buffers, self.buffer_norm, dict.fromkeys(share, first), "buffers")
+            self._check_changes(buffers, self.norms.buffer_norm, dict.fromkeys(share, first), "buffers")
             | self._check_changes(
-                counts, self.count_norm, {d: NORM_FACTOR * each for d, each in share.items()}, "counts"
+                counts, self.norms.count_norm, {d: NORM_FACTOR * each for d, each in share.items()}, "counts"
             )
             | found
         )
@@ -294,11 +289,13 @@ def _scans(parts: Sequence[ScreenedContribution]) -> dict[str, Scan]:
 
 
 def _as_dealt(part: ScreenedContribution) -> Refusal | None:
-    dealt, said = part.dealt, part.said.samples
-    if said != dealt.samples:
-        return Refusal(Reason.SAMPLES, f"it says that it trained on {said} records; it was dealt {dealt.samples}")
-    if part.steps_said not in (None, dealt.steps):
-        return Refusal(Reason.SAMPLES, f"it says that it took {part.steps_said} steps; it was dealt {dealt.steps}")
+    dealt, said = part.dealt, part.said
+    if said.samples != dealt.samples:
+        return Refusal(
+            Reason.SAMPLES, f"it says that it trained on {said.samples} records; it was dealt {dealt.samples}"
+        )
+    if isinstance(said, Trained) and said.steps != dealt.steps:
+        return Refusal(Reason.SAMPLES, f"it says that it took {said.steps} steps; it was dealt {dealt.steps}")
     return None
 
 

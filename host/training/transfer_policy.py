@@ -32,10 +32,6 @@ class TransferPolicy:
     overlap: bool = False
     composed: bool = False
 
-    def sending(self, step: int) -> TransferSettings:
-        """Return the settings of a step."""
-        return self.tuner.sending(step)
-
     def notes(self, job: JobConfig) -> list[str]:
         """Return what must be known of the run, in sentences."""
         if not self.overlap:

@@ -142,7 +142,7 @@ class NoScreen(Screen):
 
     def scan(self, weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
         """Look at nothing."""
-        return Scan(0.0)
+        return Scan()
 
     def weight_norm(self, weights: Mapping[str, Array]) -> float:
         """Look at nothing."""

@@ -112,7 +112,7 @@ def _join(store: Book, key: str, claim: Claim, config: ServersConfig, own: tuple
             theirs = msgspec.structs.replace(claim, run=secrets.token_hex(_MARK_BYTES), members={})
         else:
             _check(claim, theirs, living, server)
-        wanted = _with_members(theirs, {**theirs.members, server: mark})
+        wanted = msgspec.structs.replace(theirs, members={**theirs.members, server: mark})
         if _exchange(store, key, found, wanted):
             store.add(host_key(wanted.run, server), 1)
             return wanted.run
@@ -134,10 +134,6 @@ def _check(claim: Claim, theirs: Claim, living: Sequence[str], server: str) -> N
             f"server {server} does not fit to {', '.join(living)}, where a run goes on: {' and '.join(different)} "
             "differ; use the same everywhere, or wait until that run is over"
         )
-
-
-def _with_members(claim: Claim, members: dict[str, str]) -> Claim:
-    return msgspec.structs.replace(claim, members=members)
 
 
 def _exchange(store: Book, key: str, found: str, wanted: Claim) -> bool:
@@ -182,7 +178,7 @@ def _leave(store: Book, key: str, run: str, own: tuple[str, str]) -> None:
         if claim is None or claim.run != run or own not in claim.members.items():
             return  # it was taken for dead, and another process has its place
         members = {server: mark for server, mark in claim.members.items() if (server, mark) != own}
-        if _exchange(store, key, found, _with_members(claim, members)):
+        if _exchange(store, key, found, msgspec.structs.replace(claim, members=members)):
             if not members:
                 store.forget(f"{run}/")
             return

@@ -16,7 +16,7 @@ from threading import Event
 
 import msgspec
 
-from host.training.multi_server.store.store_client import Book, Counters, StoreLost, Texts, decoded
+from host.training.multi_server.store.store_client import Book, StoreLost, decoded
 
 _BEATS_PER_SILENCE = 8
 
@@ -48,7 +48,7 @@ def host_key(run: str, server: str) -> str:
 
 
 def watch_others(
-    store: Counters,
+    store: Book,
     run: str,
     names: Sequence[str],
     own: int,
@@ -120,7 +120,11 @@ _MEETINGS = msgspec.json.Decoder(RendezvousResult)
 
 
 class Attendance:
-    """Judges an open meeting by what is heard of its members. Pure: counters and a clock in."""
+    """Judges an open meeting by what is heard of its members. Pure: counters and a clock in.
+
+    Attributes:
+        servers: all, in the order of the servers file.
+    """
 
     def __init__(self, servers: Sequence[str], least: int, silence_seconds: float) -> None:
         """Prepare.
@@ -130,17 +134,12 @@ class Attendance:
             least: with fewer nobody begins.
             silence_seconds: one of whom nothing was heard for so long is not waited for.
         """
-        self._servers, self._least, self._silence_seconds = servers, least, silence_seconds
+        self.servers, self._least, self._silence_seconds = servers, least, silence_seconds
         # By server and mark: its counter, when that moved last, and whether it ever did.
         self._heard: dict[tuple[str, str], tuple[int, float, bool]] = {}
         self._same: tuple[frozenset[str], float] = (frozenset(), 0.0)
         # By server: its host's counter, and when that moved last.
         self._hosts: dict[str, tuple[int, float | None]] = {}
-
-    @property
-    def servers(self) -> Sequence[str]:
-        """All servers, in the order of their file."""
-        return self._servers
 
     def silent(self, meeting: RendezvousResult, counts: Mapping[str, int], now: float) -> list[str]:
         """Take everyone's counters, and return who is silent for too long."""
@@ -171,7 +170,7 @@ class Attendance:
             self._same = (there, now)
         enough = len(there) >= self._least and now - self._same[1] >= call_seconds
         alive = all(self._heard[member][2] for member in meeting.members.items())
-        return alive and (enough or len(there) == len(self._servers))
+        return alive and (enough or len(there) == len(self.servers))
 
 
 def meeting_key(run: str) -> str:
@@ -219,7 +218,7 @@ def meet(
             pause(_LOOK_SECONDS)
 
 
-def wait_for_next(store: Texts, run: str, number: int, over: Event) -> None:
+def wait_for_next(store: Book, run: str, number: int, over: Event) -> None:
     """Return when a later meeting than this has been opened, or `over` is set."""
     while not over.wait(_LOOK_SECONDS):
         if _read(store, meeting_key(run))[1].number != number:
@@ -230,7 +229,7 @@ def _waits_key(run: str, server: str) -> str:
     return beat_key(run, f"waits/{server}")
 
 
-def _read(store: Texts, key: str) -> tuple[str, RendezvousResult]:
+def _read(store: Book, key: str) -> tuple[str, RendezvousResult]:
     (text,) = store.read([key])
     if not text:
         return "", RendezvousResult()

@@ -33,12 +33,6 @@ from host.training.multi_server.worker.worker_link import TurnOutcome, WorkerLin
 from host.training.multi_server.worker.worker_process import WorkerPlan, WorkerProcess, own_address
 from host.training.training_protocol import Training
 
-_BEGUN: msgspec.msgpack.Decoder[tuple[list[str], bytes]] = msgspec.msgpack.Decoder(tuple[list[str], bytes])
-_PART: msgspec.msgpack.Decoder[ServerPart] = msgspec.msgpack.Decoder(ServerPart)
-_PARTS: msgspec.msgpack.Decoder[list[ServerPart]] = msgspec.msgpack.Decoder(list[ServerPart])
-_JUDGED: msgspec.msgpack.Decoder[tuple[float, float]] = msgspec.msgpack.Decoder(tuple[float, float])
-
-
 T = TypeVar("T")
 
 
@@ -88,7 +82,10 @@ class ServersTogether:
             outcome = await self._turns.turn(position, meta, no_sums(), give_state)
             self.turn += 1
             self._meetings += outcome.sent_again
-            said = {server: _BEGUN.decode(each) for server, each in outcome.metas.items()}
+            said = {
+                server: msgspec.msgpack.decode(each, type=tuple[list[str], bytes])
+                for server, each in outcome.metas.items()
+            }
             different = diverged_servers({server: digest for server, (_, digest) in said.items()})
             if not different:
                 return [name for server, (names, _) in said.items() if server != self.server for name in names]
@@ -97,19 +94,21 @@ class ServersTogether:
 
     async def reduce(self, step: int, means: Mapping[str, Array], part: ServerPart) -> ReducedStep:
         """Add up gradients (see `PeerServers.reduce`)."""
-        outcome, parts, cost = await self._add_up(step, means, part.records, part, _PART)
+        outcome, parts, cost = await self._add_up(step, means, part.records, part, ServerPart)
         return ReducedStep(_means(means, outcome, sum(part.records for part in parts.values())), parts, *cost)
 
     async def average(self, step: int, arrays: Mapping[str, Array], parts: Sequence[ServerPart]) -> Averaged:
         """Take the mean of arrays (see `PeerServers.average`)."""
-        outcome, everyone, cost = await self._add_up(step, arrays, sum(part.records for part in parts), parts, _PARTS)
+        outcome, everyone, cost = await self._add_up(
+            step, arrays, sum(part.records for part in parts), parts, list[ServerPart]
+        )
         records = sum(part.records for each in everyone.values() for part in each)
         return Averaged(_means(arrays, outcome, records), everyone, *cost)
 
     async def _add_up(
-        self, step: int, arrays: Mapping[str, Array], records: int, own: object, decoder: msgspec.msgpack.Decoder[T]
+        self, step: int, arrays: Mapping[str, Array], records: int, own: object, kind: type[T]
     ) -> tuple[TurnOutcome, dict[str, T], tuple[float, int, int]]:
-        """Add up arrays, means over so many `records`, with what each server says.
+        """Add up arrays, means over so many `records`, with what each server says, a `kind`.
 
         Returns:
             the sums, server -> what it said, and seconds, bytes and meetings as `ReducedStep` has them.
@@ -121,7 +120,7 @@ class ServersTogether:
         self.turn += 1
         size_bytes = outcome.singles.nbytes + outcome.doubles.nbytes
         cost = ring(size_bytes, [len(outcome.metas)], self._fabric)
-        said = {server: decoder.decode(meta) for server, meta in outcome.metas.items()}
+        said = {server: msgspec.msgpack.decode(meta, type=kind) for server, meta in outcome.metas.items()}
         sent_bytes = round(cost.link_bytes / len(said))
         return outcome, said, (cost.seconds, sent_bytes, self._meetings + outcome.sent_again)
 
@@ -130,7 +129,7 @@ class ServersTogether:
         turn = Position(step + 1, self.turn, Stage.ROUND), msgspec.msgpack.encode((accuracy, loss)), no_sums()
         outcome = await self._turns.turn(*turn, _no_state)
         self.turn += 1
-        return _JUDGED.decode(next(iter(outcome.metas.values())))
+        return msgspec.msgpack.decode(next(iter(outcome.metas.values())), type=tuple[float, float])
 
 
 def _told(step: int, different: Sequence[str], others: Sequence[str]) -> str:

@@ -1,9 +1,10 @@
-"""Selection of a job's devices: its inputs, and the planner that decides."""
+"""Selection of a job's devices: its inputs, the planner that decides, and what a run makes of the decision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csd_emu.perfmodel.allreduce import Fabric, ring
@@ -12,12 +13,14 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.server_group import ServerGroup
 from host.core.model_facts import inspect_load
+from host.core.records import EventKind, OnEvent
 from host.core.tuning.batch_tuner import BatchTuner
 from host.policies.selection.cluster import Cluster
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
-from host.policies.selection.selection_report import SelectionReport, describe_plan
+from host.policies.selection.selection_report import SelectionReport, describe_plan, write_plan
 from host.policies.selection.selection_rules import SelectionRules
+from host.training.accounting import Accountant
 from host.training.job_inputs import JobInputs
 from host.training.optimiser_bytes import load_between
 from host.training.selection.make_cluster import (
@@ -43,16 +46,12 @@ class Planning:
         plan: with the batches that all nodes would begin with.
         cluster: what is chosen from.
         rules: by what.
-        records: on which the job trains in all, if every node takes part.
-        private: node -> how many of them it alone has.
         cold: nodes whose first step is left out: its seconds are a stopwatch's.
     """
 
     plan: SyncPlan
     cluster: Cluster
     rules: SelectionRules
-    records: int
-    private: Mapping[str, int] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
     def make_planner(self) -> Planner:
@@ -63,7 +62,7 @@ class Planning:
         """
         from host.policies.selection.planner import Planner  # scipy: most jobs have no need of it
 
-        return Planner(self.cluster, self.rules, self.records, self.private)
+        return Planner(self.cluster, self.rules, planned_records(self.plan), planned_private(self.plan))
 
     def make_tuner(self, on_decided: Callable[[TrialDecision], None], on_note: Callable[[str], None]) -> PlanningTuner:
         """Return what plans in a run, and then leaves the chosen nodes to the job's own tuner."""
@@ -79,7 +78,7 @@ class Planning:
         return describe_plan(
             *(decided, self.cluster, self.rules),
             clock=clock,
-            records=self.records,
+            records=planned_records(self.plan),
             notes=self.notes(decided.batches),
         )
 
@@ -116,7 +115,7 @@ class Planning:
             "planner.include has a drive take part"
         ]
         # Rounds of steps have as many records whoever has them.
-        if self.private:
+        if planned_private(self.plan):
             held = sum(private.values()) + self.plan.public_size
             notes.append(
                 f"an epoch has {held - left_out} of {held} records: estimates, and limits, are of the records that "
@@ -161,7 +160,7 @@ def make_planning(
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
     cold = frozenset(plan.nodes).difference(inputs.models)
     rules = planner_rules(plan, window)
-    planning = Planning(plan, cluster, rules, planned_records(plan), planned_private(plan), cold)
+    planning = Planning(plan, cluster, rules, cold)
     planning.make_planner()  # what it refuses is said now
     return planning
 
@@ -177,3 +176,62 @@ def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None
         if name not in nodes:
             hint = hint_at(name, nodes, f"there are: {', '.join(nodes)}")
             raise ConfigurationError(f"{where}: {name!r} does not train in this array; {hint}")
+
+
+class PlannedRun:
+    """The planning of one run: the decision goes to its directory and its events, and may end it.
+
+    Attributes:
+        tuner: for the run's training.
+    """
+
+    def __init__(
+        self,
+        planning: Planning,
+        directory: Path,
+        clock: str,
+        accountant: Accountant,
+        on_event: OnEvent,
+        only: bool = False,
+    ) -> None:
+        """Prepare; planning begins with the first step, after what a resumed run restores.
+
+        Args:
+            planning: what is chosen from.
+            directory: of the run.
+            clock: of its seconds.
+            accountant: told which drives are off, where the job says so.
+            on_event: called with device, what happened, and more about it.
+            only: whether the run ends when it has decided.
+        """
+        self._planning, self._directory, self._clock = planning, directory, clock
+        self._on_event, self._only = on_event, only
+        self.tuner = planning.make_tuner(self._decided, lambda text: on_event(HOST, EventKind.NOTE, text))
+        if not planning.rules.constraints.unused_powered:
+            accountant.powered_off = self.tuner.idle
+
+    @property
+    def over(self) -> bool:
+        """Whether the run shall end: all that was asked for is decided, or nothing can be."""
+        return self.tuner.error is not None or (self._only and self.tuner.decided)
+
+    def check(self) -> None:
+        """Return if it could be decided who trains.
+
+        Raises:
+            ConfigurationError: nothing is feasible; the run's records and weights are to be written before.
+        """
+        if (error := self.tuner.error) is not None:
+            alike = ", on every server alike" if self._planning.cluster.sides else ""
+            raise ConfigurationError(
+                f"{error}; what was trained until here is kept: change planner in {self._directory / 'job.yaml'} and "
+                f"go on with csd-emu run --resume {self._directory}{alike}"
+            ) from error
+
+    def _decided(self, decided: TrialDecision) -> None:
+        report = self._planning.describe(decided, self._clock)
+        write_plan(self._directory, report)
+        told = f"planner: {report.chosen.name} was chosen ({report.prefer}, {report.sure:.0%} sure, {self._clock}):"
+        self._on_event(HOST, EventKind.NOTE, " ".join([told, *report.reasons]))
+        for note in report.notes:
+            self._on_event(HOST, EventKind.NOTE, note)

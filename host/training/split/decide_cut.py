@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from csd_emu.perfmodel.split.split_problem import SplitProblem
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.util.paths import Paths
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.policies.split.choose_cut import decide_for
 from host.policies.split.cut_decision import CutDecision, SplitPolicy
@@ -43,26 +41,23 @@ class CutChoice:
         return self.situation.records / self.decision.step_seconds
 
 
-def choose_placement(
-    request: PlacementRequest, placement: str = AUTO, store: CalibrationStore | None = None
-) -> CutDecision:
+def choose_placement(request: PlacementRequest, policy: str, store: CalibrationStore) -> CutDecision:
     """Return which layers of a job move to the host.
 
     Args:
         request: a synchronous job on an array.
-        placement: the name of a split policy, or of the layer that the host begins with.
-        store: the calibration tables; None for the user's and the shipped ones.
+        policy: the name of a split policy.
+        store: the calibration tables.
 
     Raises:
-        ConfigurationError: the job is not synchronous, no cut fits, or the one that is asked for cannot be.
+        ConfigurationError: the job is not synchronous, or no cut fits.
         CalibrationError: how fast the devices are is not known.
         ModelError: the model cannot be looked at.
     """
-    tables = store or CalibrationStore(Paths.default().calibration)
-    return replace(settle(request, tables, placement).decision, policy=placement)
+    return replace(settle(request, store, policy).decision, policy=policy)
 
 
-def settle(request: PlacementRequest, store: CalibrationStore, placement: str = AUTO) -> CutChoice:
+def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUTO) -> CutChoice:
     """Return what `choose_placement` does, decided with the batches that the run will begin with.
 
     A tuner plans batches for what the drives compute, and this is known once the cut is. So a cut that is chosen with
@@ -71,12 +66,9 @@ def settle(request: PlacementRequest, store: CalibrationStore, placement: str = 
     records per second is taken; a cut must win `MARGIN`.
     """
     situation = make_situation(request, store)
-    if placement not in SPLIT_POLICY.names:
-        asked = functools.partial(decide_for, layer=placement)
-        return _with_batches_of(CutChoice(request, situation, asked(situation)), placement, store, asked)
-    policy: SplitPolicy = SPLIT_POLICY.load(placement)()
-    first = CutChoice(request, situation, policy.decide(situation))
-    return first if first.decision.layer is None else _settle_cut(first, store, policy.decide)
+    chooser: SplitPolicy = SPLIT_POLICY.load(policy)()
+    first = CutChoice(request, situation, chooser.decide(situation))
+    return first if first.decision.layer is None else _settle_cut(first, store, chooser.decide)
 
 
 def _settle_cut(first: CutChoice, store: CalibrationStore, decide: Decide) -> CutChoice:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import psutil
 
-from csd_emu.config.array_file import Device
+from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
-from csd_emu.perfmodel.split.split_problem import DeviceCost, DriveMemory, HostPlace, LayerSplitCost, SplitProblem
+from csd_emu.perfmodel.split.split_problem import (
+    DeviceCost,
+    DriveMemory,
+    HostMemory,
+    HostPlace,
+    LayerSplitCost,
+    SplitProblem,
+)
 from csd_emu.perfmodel.step import DriveFigures
-from csd_emu.profiles import get_profile
+from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CalibrationError
+from host.config.sync_section import SyncSection
 from host.core.device_time import (
     RATIO_DRIVE,
     WALL,
@@ -25,9 +34,10 @@ from host.core.device_time import (
     table_models,
 )
 from host.core.layer_time_shares import table_shares
+from host.policies.batching.memory_limit import available_bytes
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
-from host.training.split.measure_layers import MeasuredPass, measure
-from host.training.split.split_memory import drive_memory, host_memory
+from host.training.split.measure_layers import LayerSeconds, measure
+from host.training.split.split_model import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
 from host.training.split.split_request import PlacementRequest
 
 # What a slice costs beside its bytes where it really crosses: see bench comm, on two cores.
@@ -93,7 +103,7 @@ def _modelled_place(
     batch, local, profile = request.batches[node.name], node.name == HOST, get_profile(node.profile)
     table = store.require(request.spec, request.shape, RATIO_DRIVE if local else node.profile)
     sync = request.job.sync
-    memory = None if local else drive_memory(request.config, node, profile, table, sync, batch, request.shard_bytes)
+    memory = None if local else _drive_memory(request.config, node, profile, table, sync, batch, request.shard_bytes)
     seconds, shares = gradient_seconds(model, {batch: 1}), table_shares(table, batch, names)
     return DeviceCost(
         device=node.name,
@@ -128,25 +138,25 @@ def _parts_factor(
 
 def _measured(request: PlacementRequest, nodes: Sequence[Device]) -> list[DeviceCost]:
     """Return the drives as processes of this machine: those with equal batches take as long."""
-    seen: dict[int, MeasuredPass] = {}
+    seen: dict[int, LayerSeconds] = {}
     places = []
     for node in nodes:
         batch, profile = request.batches[node.name], get_profile(node.profile)
         if batch not in seen:
             seen[batch] = measure(request.spec, request.shape, batch, request.job.sync.precision)
-        own = seen[batch]
+        forward, backward = seen[batch]
         places.append(
             DeviceCost(
                 device=node.name,
                 batch_size=batch,
-                forward_seconds=own.forward_seconds,
-                backward_seconds=own.backward_seconds,
+                forward_seconds=sum(forward),
+                backward_seconds=sum(backward),
                 encode_seconds=0.0,
                 read_seconds=_read_seconds(request, node),
                 link_bytes_per_second=profile.link_bytes_per_second.value,
                 link_latency_seconds=profile.link_latency_seconds.value,
                 local=node.name == HOST,
-                layer_shares=own.layer_seconds,
+                layer_shares=(forward, backward),
                 layer_clock=WALL,
             )
         )
@@ -157,11 +167,11 @@ def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[st
     profile, records = get_profile(request.config.host.profile), sum(request.batches.values())
     if request.wall:
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
-        return HostPlace(own.forward_seconds, own.backward_seconds, host_memory(profile), own.layer_seconds, WALL)
+        return HostPlace(sum(own[0]), sum(own[1]), _host_memory(profile), own, WALL)
     table = store.require(request.spec, request.shape, RATIO_DRIVE)
     seconds, shares = host_model(table, profile).step_seconds(records), table_shares(table, records, names)
     return HostPlace(
-        *(seconds.forward, seconds.backward, host_memory(profile)), shares.weights, shares.clock, shares.reason
+        *(seconds.forward, seconds.backward, _host_memory(profile)), shares.weights, shares.clock, shares.reason
     )
 
 
@@ -171,3 +181,30 @@ def _read_seconds(request: PlacementRequest, node: Device) -> float:
         drives = [get_profile(drive.profile) for drive in request.config.list_devices()]
         return host_activity(batch, request.record_bytes, {}, storage_of(profile, drives)).read_seconds
     return float(DriveFigures.of([profile]).read_seconds(np.array([float(batch * request.record_bytes)]))[0])
+
+
+def _drive_memory(
+    config: ArrayConfig,
+    device: Device,
+    profile: Profile,
+    table: CalibrationTable,
+    sync: SyncSection,
+    batch_size: int,
+    shard_bytes: int,
+) -> DriveMemory:
+    """Return a drive's memory. Records can be computed in parts, but with statistics over all of a step's."""
+    least = batch_size if sync.batch_norm == "synchronised" else 1
+    return DriveMemory(
+        available_bytes=available_bytes(config, device, profile, shard_bytes),
+        least_bytes=table.peak_memory_bytes(least),
+        least_records=least,
+        whole_bytes=table.peak_memory_bytes(batch_size),
+        parameter_copies=SPARED_PARAMETER_COPIES,
+        activation_copies=1,
+    )
+
+
+def _host_memory(profile: Profile) -> HostMemory:
+    """Return the host's memory: its profile's, and no more than this machine has free, for the tail runs here."""
+    free = psutil.virtual_memory().available
+    return HostMemory(min(profile.dram_bytes.value, free), PARAMETER_COPIES, ACTIVATION_COPIES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
@@ -19,18 +18,8 @@ from firmware_agent.common.models import ModelSpec, build_model
 PASSES = 3
 
 
-@dataclass(frozen=True)
-class MeasuredPass:
-    """One pass with a batch.
-
-    Attributes:
-        forward_seconds, backward_seconds: of the whole model.
-        layer_seconds: (forward, backward) of each layer.
-    """
-
-    forward_seconds: float
-    backward_seconds: float
-    layer_seconds: tuple[tuple[float, ...], tuple[float, ...]]
+LayerSeconds = tuple[tuple[float, ...], tuple[float, ...]]
+"""Seconds of one pass with a batch, of each layer: forward, backward."""
 
 
 def measure(
@@ -39,7 +28,7 @@ def measure(
     batch_size: int,
     precision: str = "float32",
     now: Callable[[], float] = time.perf_counter,
-) -> MeasuredPass:
+) -> LayerSeconds:
     """Return the median of `PASSES` forward and backward passes on records that mean nothing, watching left out.
 
     Raises:
@@ -65,7 +54,7 @@ def measure(
     times = layer_times(layers, passes[1:], steps[1:])
     forward = tuple(each.forward_seconds for each in times.layers)
     backward = tuple(each.backward_seconds for each in times.layers)
-    return MeasuredPass(sum(forward), sum(backward), (forward, backward))
+    return forward, backward
 
 
 def _whole(loss: Callable[[], torch.Tensor], now: Callable[[], float]) -> PhaseSeconds:

@@ -64,18 +64,17 @@ class SplitModelInfo:
         """Return a generous guess of the host's memory for its part, with so many records of all drives together."""
         return PARAMETER_COPIES * self.moved_bytes + ACTIVATION_COPIES * records * self.point.tail_bytes
 
-    def check_host(self, records: int, host: Profile, available_bytes: int | None = None) -> None:
-        """Return if the host has room for its part.
+    def check_host(self, records: int, host: Profile) -> None:
+        """Return if the host, and this machine, on which its part really runs, have room for it.
 
         Args:
             records: of a step, of all drives together.
             host: its profile.
-            available_bytes: of this machine, on which it really runs; None to look.
 
         Raises:
             ConfigurationError: it has not.
         """
-        available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+        available = psutil.virtual_memory().available
         needed = self.host_bytes(records)
         for room, whose in ((int(host.dram_bytes.value), f"a {host.name} has"), (available, "this machine has free")):
             if needed > room:
@@ -85,10 +84,9 @@ class SplitModelInfo:
                     "batches, or choose placement: none"
                 )
 
-    def most_records(self, host: Profile, available_bytes: int | None = None) -> int:
-        """Return for how many records of a step the host has room; arguments as of `check_host`."""
-        available = psutil.virtual_memory().available if available_bytes is None else available_bytes
-        room = min(int(host.dram_bytes.value), available) - self.host_bytes(0)
+    def most_records(self, host: Profile) -> int:
+        """Return for how many records of a step the host, and this machine, have room."""
+        room = min(int(host.dram_bytes.value), psutil.virtual_memory().available) - self.host_bytes(0)
         return max(0, room // (ACTIVATION_COPIES * self.point.tail_bytes))
 
     def tail_seconds(

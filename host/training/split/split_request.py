@@ -93,7 +93,7 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
         record_bytes=record_bytes,
         shard_bytes=shard_bytes,
         wall=NATIVE in config.engines and not any(node.name in request.models for node in config.list_devices()),
-        sending=communication.sending(1) if communication.composed else None,
+        sending=communication.tuner.sending(1) if communication.composed else None,
         really=communication.overlap,
         block_bytes=None if barrier else optimiser.block_bytes,
         barrier=barrier,

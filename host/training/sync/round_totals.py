@@ -98,10 +98,6 @@ class RoundTotals:
             self._guide.on_retune(told)
         return changed
 
-    def devices(self, order: Sequence[str]) -> list[DeviceRound]:
-        """Return each device's part in the round, in the array's order; only what was in time counts as trained."""
-        return [_merge(self._parts[device]) for device in order if device in self._parts]
-
     def record(self, order: Sequence[str], **others: Any) -> RoundRecord:
         """Return the round's record: what its steps say, and the `others` of its fields."""
         fields = self.fields(order)
@@ -116,7 +112,7 @@ class RoundTotals:
         return {
             "start_seconds": self.start_seconds,
             "array_seconds": sum(step.array_seconds for step in self.steps),
-            "devices": self.devices(order),
+            "devices": [_merge(self._parts[device]) for device in order if device in self._parts],
             "spans": self._spans,
             "energy_joules": {node: sum_energy(parts) for node, parts in self._others.items()},
             "lost": [device for device in order if device in lost and device not in returned],
@@ -127,7 +123,7 @@ class RoundTotals:
 
 
 def _merge(parts: Sequence[DeviceRound]) -> DeviceRound:
-    """Return one device's steps as its part in a round."""
+    """Return one device's steps as its part in a round; only what was in time counts as trained."""
     counted = in_time(parts)
     samples = sum(part.samples for part in counted)
     return msgspec.structs.replace(
@@ -186,17 +182,11 @@ class RunProgress:
         self.cut_short = False
         self.ended_seconds = 0.0
 
-    def over(self, ledger: RoundTotals) -> bool:
-        """Return whether the round of `ledger` has all that it should."""
-        if self._records is not None:
-            return self.carried + ledger.samples >= self._records
-        return self.epochs >= self._job.epochs if self._steps is None else ledger.count >= self._steps
-
-    def over_with(self, ledger: RoundTotals, records: int, steps: int = 1) -> bool:
-        """Return whether a round is over with so many more steps, of so many records; epochs say so themselves."""
+    def over(self, ledger: RoundTotals, records: int = 0, steps: int = 0) -> bool:
+        """Return whether the round of `ledger` has all that it should, with so many more records and steps."""
         if self._records is not None:
             return self.carried + ledger.samples + records >= self._records
-        return self._steps is not None and ledger.count + steps >= self._steps
+        return self.epochs >= self._job.epochs if self._steps is None else ledger.count + steps >= self._steps
 
     def steps_left(self, ledger: RoundTotals, records: int) -> int | None:
         """Return how many steps the run has left; None if epochs decide.

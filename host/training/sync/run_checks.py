@@ -147,7 +147,7 @@ class StepScreening:
         scan = None if gathering is None else gathering.screen.scan(device)
         table_seconds = self._accounting.expected_total(outcome) or None
         dealt = AssignedWork(len(outcome.work.records), 1)
-        return ScreenedContribution(device, dealt, said, None, scan, clock, table_seconds)
+        return ScreenedContribution(device, dealt, said, scan, clock, table_seconds)
 
     def _sample(self, gathering: GradientBuffer, outcomes: Sequence[DeviceOutcome]) -> dict[str, GradientSample]:
         """Return a sample of the gradient of each device that returned one."""

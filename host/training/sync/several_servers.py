@@ -350,7 +350,7 @@ class LocalTraining(SyncTraining):
         """Whether the window is over, by what all servers know."""
         self._batches.sampler.epoch_open = True
         dealt, steps = sum(taken.dealt.size for taken in self._window), len(self._window)
-        whole = steps >= self._reduce_every or self._progress.over_with(ledger, dealt, steps)
+        whole = steps >= self._reduce_every or self._progress.over(ledger, dealt, steps)
         # A round that is to end here ends on all servers, with what they have taken.
         return whole or self._guide.pause() or not self._batches.has_more
 

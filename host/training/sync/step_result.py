@@ -192,14 +192,6 @@ def give_up_seconds(parts: Sequence[DeviceProgress], straggler_factor: float) ->
     return limit
 
 
-def list_late(parts: Sequence[DeviceProgress], straggler_factor: float | None) -> tuple[float, list[str]]:
-    """Return the deadline and the devices that miss it; none without `straggler_factor`."""
-    if straggler_factor is None or not parts:
-        return 0.0, []
-    limit = give_up_seconds(parts, straggler_factor)
-    return limit, [part.device for part in parts if part.seconds > limit]
-
-
 Expected = Mapping[str, float]
 """Device -> compute seconds that its part of a step should take, as it is believed to be now."""
 
@@ -242,15 +234,17 @@ class StepAccounting:
 
     def _late(self, outcomes: Sequence[DeviceOutcome], expected: Expected | None) -> tuple[float, list[str]]:
         """Return after how many seconds of computing devices were given up, and which."""
-        if not expected:
+        returned = returned_reports(outcomes)
+        if self._straggler_factor is None or not expected or not returned:
             return 0.0, []
         parts = [
             DeviceProgress(
                 part.device, part.batch_size, self.accountant.device_seconds(part).total, expected[part.device]
             )
-            for part in returned_reports(outcomes)
+            for part in returned
         ]
-        return list_late(parts, self._straggler_factor)
+        limit = give_up_seconds(parts, self._straggler_factor)
+        return limit, [part.device for part in parts if part.seconds > limit]
 
     def _account(
         self,

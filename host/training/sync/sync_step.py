@@ -185,8 +185,8 @@ class Stepper:
         """Begin a step of the devices that records were `dealt` to; those of `probes` compute beside it, to be watched.
 
         `learning_rate` returns that of a step with so many records. Whoever takes longer than its `expected` seconds
-        allow is late, if they are known (see `list_late`). Of overlapping steps one may begin while the one before is
-        under way: a device gets each of its weights as soon as that one has stepped it.
+        allow is late, if they are known (see `give_up_seconds`). Of overlapping steps one may begin while the one
+        before is under way: a device gets each of its weights as soon as that one has stepped it.
         """
         works, probed = dealt.works, bool(probes)
         records = {work.device: len(work.records) for work in works}

@@ -292,7 +292,7 @@ class SyncTraining:
         return (
             self._transfers.policy.overlap
             and self._stepper.may_look_ahead
-            and not self._progress.over_with(ledger, begun.records())
+            and not self._progress.over(ledger, begun.records(), 1)
             and not begun.probed
             and not self._guide.pause()
             and not self._batches.tuner.probes(begun.number + 1).any()
@@ -313,7 +313,7 @@ class SyncTraining:
         probes = batches.sampler.probes(sessions, batches.tuner.probes(number), dealt)
         records = {work.device: len(work.records) for work in dealt.works}
         expected = batches.expected.of_step(records, batches.tuner.slowdowns)
-        sending = self._transfers.policy.sending(number)
+        sending = self._transfers.policy.tuner.sending(number)
         return self._stepper.begin(number, dealt, self._rate_of(dealt), probes, expected, sending)
 
     def _nobody_returned(self, number: int, result: StepResult) -> bool:

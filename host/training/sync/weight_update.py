@@ -21,11 +21,10 @@ from host.training.host_optimiser import TrainedModel
 from host.training.screening import Screen
 from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
-from host.training.sync.exchange.weight_release import Release
 from host.training.sync.exchange.weight_sender import SentWeights
 from host.training.sync.server_model.server_model import ServerModel, ServerModelPass
 from host.training.sync.step_result import returned_reports
-from host.training.tensor_ranges import TensorRange, cut_blocks, overlapped
+from host.training.tensor_ranges import Release, TensorRange, cut_blocks, overlapped
 
 
 class StepTensors:
@@ -232,6 +231,7 @@ class HostPartStep:
             if self._part.model.optimiser.needs_all is not None:
                 self._update.whole[name] = gradient
             else:
-                self._part.model.optimiser.step_tensor(name, gradient, self._update.rate)
+                whole = TensorRange(name, 0, gradient.nbytes)
+                self._part.model.optimiser.step_block(whole, gradient, self._update.rate)
         for name, buffer in passing.buffers().items():
             self._part.model.weights[name][...] = buffer

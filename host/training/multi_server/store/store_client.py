@@ -49,25 +49,12 @@ def make_key(path: Path) -> None:
         ) from error
 
 
-def server_context(path: Path) -> ssl.SSLContext:
-    """Return TLS of the store's end.
-
-    Raises:
-        ConfigurationError: see `client_context`.
-    """
-    return _context(path, ssl.PROTOCOL_TLS_SERVER)
-
-
-def client_context(path: Path) -> ssl.SSLContext:
-    """Return TLS of a server's end.
+def key_context(path: Path, protocol: int) -> ssl.SSLContext:
+    """Return TLS with the key; `protocol` is `ssl.PROTOCOL_TLS_SERVER` at the store, `PROTOCOL_TLS_CLIENT` at a server.
 
     Raises:
         ConfigurationError: the key is not there, is damaged, or others than its owner can read it.
     """
-    return _context(path, ssl.PROTOCOL_TLS_CLIENT)
-
-
-def _context(path: Path, protocol: int) -> ssl.SSLContext:
     _check(path)
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -149,22 +136,14 @@ _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _ANSWERS = msgspec.msgpack.Decoder(StoreReply)
 
 
-class Counters(Protocol):
-    """A store's counters."""
+class Book(Protocol):
+    """A store's counters and texts."""
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to a counter, which begins at 0, and return it."""
 
-
-class Texts(Protocol):
-    """A store's texts."""
-
     def read(self, keys: list[str], /) -> list[bytes | None]:
         """Return the texts of these keys, None where there is none."""
-
-
-class Book(Counters, Texts, Protocol):
-    """A store's counters and texts."""
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
         """Set a text if it is the expected one, or if there is none and none is expected; return what is there then."""
@@ -297,7 +276,7 @@ def connect(section: StoreSection, patience_seconds: float = PATIENCE_SECONDS) -
         StoreLost: nobody answers there, or it has another key.
         ConfigurationError: this server's key cannot be used.
     """
-    context = client_context(section.key_path)
+    context = key_context(section.key_path, ssl.PROTOCOL_TLS_CLIENT)
     place = f"{section.address}:{section.port}"
     with contextlib.ExitStack() as undo:
         try:

@@ -30,10 +30,10 @@ from host.training.multi_server.store.store_client import (
     Write,
     connect,
     frame,
+    key_context,
     make_key,
     message_bytes,
     read_request,
-    server_context,
 )
 
 MAX_KEYS, MAX_BYTES = 100_000, 256 << 20
@@ -187,7 +187,7 @@ def kept_store(section: StoreSection) -> Iterator[StoreClient]:
         ConfigurationError: others can read the key.
     """
     make_key(section.key_path)
-    context, listener = server_context(section.key_path), _listen(section)
+    context, listener = key_context(section.key_path, ssl.PROTOCOL_TLS_SERVER), _listen(section)
     loop = asyncio.new_event_loop()
     serving = loop.create_task(StoreServer(listener, context).serve())
     thread = threading.Thread(target=_run, args=(loop, serving), name="store", daemon=True)

@@ -106,6 +106,7 @@ class Worker:
     def __init__(self, host: socket.socket, group: RankedServers) -> None:
         """Speak to the host over `host`; the group has met."""
         self._host, self._group = host, group
+        self._stream = host.makefile("rb")
 
     def serve(self) -> NoReturn:
         """Take turns until the agent ends the process, as it does with its host.
@@ -163,12 +164,8 @@ class Worker:
 
     def _read(self, size: int) -> bytearray:
         content = bytearray(size)
-        view = memoryview(content)
-        while view:
-            count = self._host.recv_into(view)
-            if not count:
-                raise ConnectionError("the host has gone")
-            view = view[count:]
+        if self._stream.readinto(content) < size:
+            raise ConnectionError("the host has gone")
         return content
 
     def _send(self, frame: FromWorker, *payload: Array) -> None:

@@ -162,7 +162,8 @@ class WorkerProcess:
                 with contextlib.suppress(OSError):
                     os.write(self._log, f"csd-emu: {error}\n".encode())
             young = time.monotonic() - begin < _YOUNG_SECONDS
-            await self._closes_within(_AGAIN_SECONDS if young else _SOON_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _AGAIN_SECONDS if young else _SOON_SECONDS)
 
     async def _run_one(self) -> None:
         """Run one worker to its end: its own, or the host's wish."""
@@ -196,8 +197,3 @@ class WorkerProcess:
             if not ended.done():
                 os.killpg(process.pid, signal.SIGKILL)
                 await ended
-
-    async def _closes_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), seconds)
-        return self._closing.is_set()

@@ -46,6 +46,11 @@ class Reductions:
     """The sums of one step, as its extension.
 
     A participant that is lost is dropped with what it sent of sums that are not done, so that nobody waits for it.
+
+    Attributes:
+        count: how many sums the step has.
+        forward: how many of them are due in the forward pass: the first ones.
+        sent: participant -> of how many sums it has sent its values.
     """
 
     # Nothing of the user's model is computed here.
@@ -70,8 +75,8 @@ class Reductions:
         """
         self._step, self._records, self._participants, self._sums = step, dict(records), list(records), tuple(sums)
         self._screen, self._refused = screen or Screen(), {} if refused is None else refused
-        self._forward = sum(1 for each in sums if each.record_count)
-        self._next = dict.fromkeys(records, 0)
+        self.count, self.forward = len(sums), sum(1 for each in sums if each.record_count)
+        self.sent = dict.fromkeys(records, 0)
         self._here = set(records)
         self._sums_of_step: dict[int, _Sum] = {}
         self._done = 0
@@ -93,7 +98,7 @@ class Reductions:
         if device in self._participants and (why := self._judge(device, frame.index, values)) is not None:
             self._refused[device] = why
             self._participants.remove(device)
-        self._next[device] += 1
+        self.sent[device] += 1
         if not self._participants:  # nobody is left whose values count
             self._done = max(self._done, frame.index + 1)
             self._finish_complete()  # whoever was refused before waits for nobody any more
@@ -124,27 +129,13 @@ class Reductions:
         """Whether a device's step has failed because of this: it goes on, whoever is refused."""
         return False
 
-    def stage_of(self, index: int) -> StepStage:
-        """Return when values of a sum are due."""
-        return StepStage.FORWARD if index < self._forward else StepStage.BACKWARD
-
-    def owed(self, device: str, stage: StepStage) -> str:
-        """Return what a device has done that sends something of a stage before its values; or nothing."""
-        sent, whole = self._next[device], len(self._sums)
-        if stage is StepStage.ACTIVATIONS and sent < self._forward:
-            return f"handed over activations after {sent} of {self._forward} sums of batch normalisation"
-        if stage is StepStage.REPORT and sent < whole:
-            told = f"reported its step after {sent} of {whole} sums of batch normalisation"
-            return f"{told}; do all drives run the same model?"
-        return ""
-
     def _check(self, device: str, frame: Reduce) -> None:
         if device not in self._here:
             raise ProtocolError(f"{device} sent values to add up in a step that it does not take part in")
-        if frame.index >= len(self._sums):
-            raise ProtocolError(f"{device} sent values for sum {frame.index}; a step of this job has {len(self._sums)}")
-        if frame.index != self._next[device] or frame.index > self._done:
-            due = self._done if frame.index == self._next[device] else self._next[device]
+        if frame.index >= self.count:
+            raise ProtocolError(f"{device} sent values for sum {frame.index}; a step of this job has {self.count}")
+        if frame.index != self.sent[device] or frame.index > self._done:
+            due = self._done if frame.index == self.sent[device] else self.sent[device]
             raise ProtocolError(f"{device} sent values for sum {frame.index}, its next is {due}")
         due_bytes = self._sums[frame.index].values * _ITEM_BYTES
         if len(frame.values) != due_bytes:
@@ -204,11 +195,19 @@ class DeviceSums:
 
     def stage(self, frame: AnyFrame) -> StepStage | None:
         """Return when the values of a frame are due; None if it is not of this step's sums."""
-        return self.sums.stage_of(frame.index) if isinstance(frame, Reduce) and frame.step == self.step else None
+        if not isinstance(frame, Reduce) or frame.step != self.step:
+            return None
+        return StepStage.FORWARD if frame.index < self.sums.forward else StepStage.BACKWARD
 
     def owed(self, stage: StepStage) -> str:
         """Return what the device has done that sends something of this stage before its values; or nothing."""
-        return self.sums.owed(self.device, stage)
+        sent, forward, whole = self.sums.sent[self.device], self.sums.forward, self.sums.count
+        if stage is StepStage.ACTIVATIONS and sent < forward:
+            return f"handed over activations after {sent} of {forward} sums of batch normalisation"
+        if stage is StepStage.REPORT and sent < whole:
+            told = f"reported its step after {sent} of {whole} sums of batch normalisation"
+            return f"{told}; do all drives run the same model?"
+        return ""
 
     def take(self, frame: AnyFrame) -> Answer | None:
         """Take values; their sum answers them (see `Reductions.add`)."""

@@ -15,7 +15,7 @@ from firmware_agent.common.frames.session_frames import Slice, Tensors
 from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.slices import Array, Assembler, Spans
 from firmware_agent.common.wire import AnyFrame
-from host.core.scanning import UNLIMITED, NormLimits, Scan, squares
+from host.core.scanning import UNLIMITED, Norms, Scan, squares
 from host.core.weighted_mean import TensorContribution
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.tensor_ranges import TensorRange, cut_blocks, joined, overlapped
@@ -29,7 +29,7 @@ class GradientScreen:
         limits: up to which a device's part may be stepped before it is judged, or if it never is, for it is lost.
     """
 
-    def __init__(self, buffers: Mapping[str, Array] | None = None, limits: NormLimits = UNLIMITED) -> None:
+    def __init__(self, buffers: Mapping[str, Array] | None = None, limits: Norms = UNLIMITED) -> None:
         """Begin with nothing; `buffers` are those that the devices were sent, in the memory where they are replaced."""
         self.refused: dict[str, Refusal] = {}
         self.limits = limits
@@ -62,26 +62,23 @@ class GradientScreen:
 
     def within(self, device: str) -> bool:
         """Return whether all that was seen of a device is within the limits."""
-        scan = self.scan(device)
-        limits = self.limits
-        within = scan.norm <= limits.norm and scan.buffer_norm <= limits.buffer_norm
-        return within and scan.count_norm <= limits.count_norm
+        return all(norm <= limit for norm, limit in zip(self.scan(device).norms, self.limits, strict=True))
 
     def refuse_unjudged(self, device: str) -> None:
         """Refuse a device that goes beyond the limits, and is lost, so that nobody else judges it."""
-        scan = self.scan(device)
+        norms, most = self.scan(device).norms, self.limits
         self.refused[device] = Refusal(
             Reason.NORM,
-            f"it was lost, and what has come of its gradient has the norm {scan.norm:.3g}, of its buffers' change "
-            f"{scan.buffer_norm:.3g}, where {self.limits.norm:.3g} and {self.limits.buffer_norm:.3g} are the most that "
-            "is taken of such a one",
+            f"it was lost, and what has come of its gradient has the norm {norms.norm:.3g}, of its buffers' change "
+            f"{norms.buffer_norm:.3g}, where {most.norm:.3g} and {most.buffer_norm:.3g} are the most that is "
+            "taken of such a one",
         )
 
     def scan(self, device: str) -> Scan:
         """Return what was seen of a device's gradients so far."""
         why = self.refused.get(device)
-        norms = [math.sqrt(each[device]) for each in (self._squares, self._buffer_squares, self._count_squares)]
-        return Scan(norms[0], norms[1], norms[2], why.tensor if why is not None else "")
+        sums = self._squares, self._buffer_squares, self._count_squares
+        return Scan(Norms(*(math.sqrt(each[device]) for each in sums)), why.tensor if why is not None else "")
 
 
 Apply = Callable[[TensorRange, Sequence[TensorContribution]], None]

@@ -99,23 +99,14 @@ class SliceLog:
             raise ProtocolError(f"{self.device} told of times that are not those of step {self.step}")
         self.timed, self._told_seconds = timed, self.now()
 
-    @property
-    def clock_offset_seconds(self) -> float | None:
-        """Offset of the host's clock from the device's, from the device's report; None before it has reported."""
-        return None if self.timed is None else self._told_seconds - self.timed.now_seconds
-
-    def records(self, offset_seconds: float | None = None) -> Iterator[SliceRecord]:
-        """Yield all slices that were read, pulls first; pushes only if the device told of them.
-
-        Args:
-            offset_seconds: between the clocks; None for this step's own.
-        """
+    def records(self) -> Iterator[SliceRecord]:
+        """Yield all slices that were read, pulls first; pushes only if the device told of them."""
         for pull in self._pulls:
             if not pull.left_bytes:
                 yield self._record(PULL, pull.piece, pull.ready_seconds, pull.begin_seconds, pull.end_seconds)
-        offset = self.clock_offset_seconds if offset_seconds is None else offset_seconds
-        if self.timed is None or offset is None:
+        if self.timed is None:
             return
+        offset = self._told_seconds - self.timed.now_seconds  # of the host's clock from the device's
         names, came_before = [*self.names, *self.crossing], Counter[tuple[str, int]]()
         for each in self.timed.slices:
             key = name, _ = names[each.tensor], each.offset + each.size_bytes

@@ -193,8 +193,7 @@ class StepExchange:
         if not state.prepared:
             await prepare_device(session, self._frame, Deadline(self._watchdog_seconds))
             state.prepared = True
-        if state.channel.busy:
-            if not self._speaks(session, number):
-                return
-            await state.channel.wait_idle()
+        if state.channel.busy and not self._speaks(session, number):
+            return
+        await state.channel.wait_idle()
         await self._before_step(session, number, Deadline(self._watchdog_seconds))

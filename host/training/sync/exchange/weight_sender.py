@@ -22,8 +22,7 @@ from host.fleet.device_session import DeviceSession
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_extension import Reply
 from host.training.sync.exchange.watchdog import Pace
-from host.training.sync.exchange.weight_release import Cells, Release
-from host.training.tensor_ranges import TensorRange
+from host.training.tensor_ranges import Cells, Release, TensorRange
 
 FIFO = TransferSettings()
 NOTHING = Release(())

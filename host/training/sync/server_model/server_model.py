@@ -140,17 +140,18 @@ class ServerModel:
             own: what is each device's own.
             joint: has the running statistics of all together; None if those are each device's own too.
         """
-        if self._alone is not None:
-            return self._compute_together(self._alone, batches, own, joint)
-        return [back for batch in batches for back in self._compute_alone(batch, own[batch.device])]
+        return self._compute(self._alone, batches, own, joint)
 
-    def _compute_together(
+    def _compute(
         self,
-        alone: Alone,
+        alone: Alone | None,
         batches: Sequence[ActivationBatch],
         own: Mapping[str, PerDriveState],
         joint: PerDriveState | None,
     ) -> list[ActivationGrads]:
+        """Compute for all drives at once, but for what is `alone`; for None one drive after the other."""
+        if alone is None:
+            return [self._compute_alone(batch, own[batch.device]) for batch in batches]
         sizes = [len(batch.labels) for batch in batches]
         leaves = [self._leaves(batch) for batch in batches]
         inputs = [torch.cat(column) for column in zip(*leaves, strict=True)]
@@ -165,13 +166,13 @@ class ServerModel:
             for loss, size, values, batch in zip(losses, sizes, leaves, batches, strict=True)
         ]
 
-    def _compute_alone(self, batch: ActivationBatch, own: PerDriveState) -> list[ActivationGrads]:
+    def _compute_alone(self, batch: ActivationBatch, own: PerDriveState) -> ActivationGrads:
         leaves = self._leaves(batch)
         with own.placed(dict(self._module.named_modules())):
             loss = _loss(self._module(*(leaf.clone() for leaf in leaves)), batch)
             loss.backward()  # type: ignore[no-untyped-call]
         size = len(batch.labels)
-        return [ActivationGrads(loss.item() / size, self._gradients(leaves, size), own.random.numpy())]
+        return ActivationGrads(loss.item() / size, self._gradients(leaves, size), own.random.numpy())
 
     def _find_alone(self) -> Alone | None:
         """Return what must be computed for each drive alone, or None if all must.
@@ -205,10 +206,7 @@ class ServerModel:
         own = {batch.device: self._fresh(0, batch.device) for batch in batches}
         before = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         try:
-            if alone is None:
-                backs = [back for batch in batches for back in self._compute_alone(batch, own[batch.device])]
-            else:
-                backs = self._compute_together(alone, batches, own, None)
+            backs = self._compute(alone, batches, own, None)
             found = {f"own {name}": buffer.numpy().copy() for name, buffer in self._module.named_buffers()}
         finally:
             for name, buffer in self._module.named_buffers():

@@ -139,7 +139,7 @@ def test_the_predicted_step_is_that_of_the_table() -> None:
     assert decision.layer == "6"
     assert decision.gain == pytest.approx(1.78, rel=0.05)
     assert choose_placement(request(), "none", STORE).layer is None
-    assert choose_placement(request(), "8", STORE).layer == "8"
+    assert decide_for(situation, "8").layer == "8"
 
 
 def test_unequal_batches_and_a_host_that_trains() -> None:
@@ -210,7 +210,7 @@ def test_a_model_that_cannot_be_cut_stays_whole_and_says_why_if_asked(model: str
     assert choose_placement(odd, "auto", STORE).layer is None
     layer = reason.split("'")[1]
     with pytest.raises(ConfigurationError, match=re.escape(reason.replace("'", ""))):
-        choose_placement(odd, layer, STORE)
+        decide_for(make_situation(odd, STORE), layer)
     with pytest.raises(ConfigurationError, match=f"cannot be cut before '{layer}'"):
         place_model(Evaluator(odd.spec, load_dataset("digits", 0), 0), layer, "float32")
 
@@ -219,11 +219,11 @@ def test_a_host_without_memory_takes_no_layers(monkeypatch: pytest.MonkeyPatch) 
     """It is this machine's, whatever the profile says."""
     assert choose_placement(request(), "auto", STORE).layer == "6"
     monkeypatch.setattr(
-        "host.training.split.split_memory.psutil.virtual_memory", lambda: SimpleNamespace(available=100_000)
+        "host.training.split.make_problem.psutil.virtual_memory", lambda: SimpleNamespace(available=100_000)
     )
     assert choose_placement(request(), "auto", STORE).layer is None
     with pytest.raises(ConfigurationError, match=r"6: the host needs .* of memory for 96 records and has 100\.0 kB"):
-        choose_placement(request(), "6", STORE)
+        decide_for(make_situation(request(), STORE), "6")
 
 
 def test_without_a_table_it_says_how_to_make_one() -> None:
@@ -249,10 +249,9 @@ def test_auto_moves_layers_of_jobs_that_do_not_wait_for_late_drives() -> None:
 
 def test_layers_of_this_machine_are_measured_by_its_clock() -> None:
     ticks = itertools.count()
-    seen = measure(DIGITS, (1, 8, 8), 4, now=lambda: float(next(ticks)))
-    forward, backward = seen.layer_seconds
+    forward, backward = measure(DIGITS, (1, 8, 8), 4, now=lambda: float(next(ticks)))
     assert len(forward) == len(backward) == 4
-    assert seen.forward_seconds == sum(forward) > 0
+    assert sum(forward) > 0
     before = torch.get_rng_state()
     measure(DIGITS, (1, 8, 8), 1, "float64")
     assert torch.equal(before, torch.get_rng_state())
@@ -408,8 +407,8 @@ def test_a_cut_is_decided_with_the_batches_that_a_run_with_it_begins_with(tuner:
     assert tuple(drive.batch_size for drive in choice.situation.drives) == run.sync.batches
     whole = of_run(run, run.communication, STORE)
     assert tuple(whole.batches.values()) != run.sync.batches
-    named = settle(whole, STORE, run.placed.layer)
-    assert tuple(named.request.batches.values()) == run.sync.batches
+    assert whole.batches_for is not None
+    assert tuple(whole.batches_for(run.placed.layer).values()) == run.sync.batches
     unmoved = prepare_run(ResolvedRun(config, asked.model_copy(update={"placement": "none"}), DIGITS)).sync
     assert unmoved is not None
     assert tuple(whole.batches.values()) == unmoved.batches

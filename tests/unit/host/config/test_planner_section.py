@@ -181,8 +181,7 @@ def test_no_step_of_all_devices_takes_more_records_than_an_epoch_has() -> None:
 def test_estimates_are_of_the_records_within_reach(private: list[int], rounds: int, epochs: int) -> None:
     """By tables alone; where rounds have so many steps, of as many records whoever takes part."""
     config, known = plan(DRIVES, private=private, rounds=rounds, epochs=epochs, batch_size=4)
-    planning = Planning(known, make_cluster(config, known, EXCHANGED), planner_rules(known), planned_records(known))
-    planning = dataclasses.replace(planning, private=planned_private(known))
+    planning = Planning(known, make_cluster(config, known, EXCHANGED), planner_rules(known))
     planner = planning.make_planner()
     own = dict(zip(known.nodes, private, strict=True))
     for each in planner.decide().ranked:
@@ -224,7 +223,7 @@ def notes(chosen: Sequence[str], **job: Any) -> str:
     """Return what is said of this choice."""
     config, known = plan(DRIVES, **job)
     cluster = make_cluster(config, known, EXCHANGED)
-    planning = Planning(known, cluster, planner_rules(known), planned_records(known), planned_private(known))
+    planning = Planning(known, cluster, planner_rules(known))
     return "\n".join(planning.notes(chosen))
 
 

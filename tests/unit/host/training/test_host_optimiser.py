@@ -15,6 +15,7 @@ from firmware_agent.common.slices import Array
 from host.config.sync_section import OptimiserSection
 from host.training.host_optimiser import HostOptimiser
 from host.training.sync.step_batches import scale_learning_rate
+from host.training.tensor_ranges import TensorRange
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (3,), "scale": ()}
 OPTIMISERS: list[tuple[str, dict[str, Any]]] = [
@@ -88,7 +89,7 @@ def test_tensor_by_tensor_in_any_order_it_is_torchs_own(subtests: pytest.Subtest
                 for step in range(5):
                     todo = list(gradients(step, dtype).items())
                     for n, gradient in todo if step % 2 else reversed(todo):
-                        ours.step_tensor(n, gradient, rate(step))
+                        ours.step_block(TensorRange(n, 0, gradient.nbytes), gradient, rate(step))
                 assert same(weights, plain(name, 5, dtype, **arguments))
 
 
@@ -129,7 +130,7 @@ def test_clipping_scales_the_whole_gradient_and_keeps_a_barrier(clip: float) -> 
     assert ours.needs_all is not None
     assert "clip_norm" in ours.needs_all
     with pytest.raises(ConfigurationError, match=r"a.bias cannot be stepped alone: clip_norm"):
-        ours.step_tensor("a.bias", gradients(0)["a.bias"], 0.1)
+        ours.step_block(TensorRange("a.bias", 0, 8), gradients(0)["a.bias"], 0.1)
     for step in range(3):
         before = gradients(step)
         ours.step_all(before, rate(step))

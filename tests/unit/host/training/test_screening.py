@@ -17,7 +17,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Train, Trained
 from firmware_agent.common.slices import Array
 from host.core.records import EventKind
-from host.core.scanning import Scan, scan_update, squares
+from host.core.scanning import Norms, Scan, scan_update, squares
 from host.training.contributions import AssignedWork, Reason, Refusal, ScreenedContribution, reason_of
 from host.training.screening import EXPLODING, NORM_FACTOR, Screen
 from tests.support.examples import examples
@@ -32,7 +32,7 @@ SECONDS = PhaseSeconds(0.1, 0.2, 0.05, 0.01)
 def part(device: str, norm: float = 1.0, **said: Any) -> ScreenedContribution:
     fields: dict[str, Any] = {"round": 1, "samples": 10, "steps": 2, "loss": 0.5, "seconds": SECONDS, "read_bytes": 640}
     trained = Trained(**(fields | said))
-    return ScreenedContribution(device, AssignedWork(10, 2), trained, trained.steps, Scan(norm), "counted")
+    return ScreenedContribution(device, AssignedWork(10, 2), trained, Scan(Norms(norm)), "counted")
 
 
 @given(st.data(), FLOATS, st.integers(0, 20_000))
@@ -61,16 +61,16 @@ def test_the_first_bad_tensor_is_named_and_buffers_are_apart() -> None:
     start: dict[str, Array] = {"w": np.zeros(3, np.float32), "mean": np.zeros(2, np.float32), "n": np.int64(3)}  # type: ignore[dict-item]
     new = {"w": np.full(3, 2, np.float32), "mean": np.full(2, 5, np.float32), "n": np.asarray(9)}
     assert scan_update(new, start, {"mean", "n"}) == Scan(
-        pytest.approx(math.sqrt(12)), pytest.approx(math.sqrt(50)), 6.0
+        Norms(pytest.approx(math.sqrt(12)), pytest.approx(math.sqrt(50)), 6.0)
     )
     new["mean"][1] = np.nan
     assert scan_update(new, start, {"mean", "n"}).bad == "mean"
 
 
 def changed(device: str, steps: int = 2, **norms: float) -> ScreenedContribution:
-    scan = Scan(1.0, norms.get("buffer", 0.0), norms.get("count", float(steps)))
+    scan = Scan(Norms(1.0, norms.get("buffer", 0.0), norms.get("count", float(steps))))
     said = Trained(1, 10, steps, 0.5, SECONDS, 640)
-    return ScreenedContribution(device, AssignedWork(10, steps), said, steps, scan, "modelled")
+    return ScreenedContribution(device, AssignedWork(10, steps), said, scan, "modelled")
 
 
 @pytest.mark.parametrize("rounds_before", [0, 3])
@@ -144,7 +144,7 @@ def test_no_honest_drive_is_refused_however_unlike_the_others_its_data_are(data:
             seconds = PhaseSeconds(size * 1e-3 * data.draw(st.floats(1.0, 20.0)))
             said = Trained(1, size, steps, data.draw(st.floats(0, 50)), seconds, 64 * size)
             parts.append(
-                ScreenedContribution(f"csd-{number}", AssignedWork(size, steps), said, steps, Scan(norm), "wall")
+                ScreenedContribution(f"csd-{number}", AssignedWork(size, steps), said, Scan(Norms(norm)), "wall")
             )
         assert screen.judge(parts) == {}
 
@@ -176,14 +176,14 @@ def test_a_minority_of_liars_moves_the_limit_by_nothing(data: st.DataObject) -> 
         parts = honest + [part(f"liar-{n}", data.draw(st.floats(0, 1e30))) for n in range(liars)]
         refused = screen.judge(parts)
         assert not set(refused) & {each.device for each in honest}
-        assert screen.norm <= 1.8
+        assert screen.norms.norm <= 1.8
     assert [*screen.judge([*honest, part("liar", 1.8 * NORM_FACTOR + 1)])] == ["liar"]
 
 
 def test_modelled_seconds_are_not_looked_at() -> None:
     odd = [msgspec.structs.replace(part("x").said, seconds=PhaseSeconds(value)) for value in (0.0, 1e-9, 1e12)]  # type: ignore[type-var]
     parts = [
-        ScreenedContribution(f"csd-{n}", AssignedWork(10, 2), said, 2, Scan(1.0), "modelled")
+        ScreenedContribution(f"csd-{n}", AssignedWork(10, 2), said, Scan(Norms(1.0)), "modelled")
         for n, said in enumerate(odd)
     ]
     assert Screen().judge(parts) == {}

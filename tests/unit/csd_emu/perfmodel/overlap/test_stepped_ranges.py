@@ -18,8 +18,16 @@ from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.slices import Array
 from host.config.sync_section import OptimiserSection
 from host.training.host_optimiser import HostOptimiser
-from host.training.sync.exchange.weight_release import Cells, Release
-from host.training.tensor_ranges import BLOCK_BYTES, TensorRange, cut_blocks, item_blocks, joined, overlapped
+from host.training.tensor_ranges import (
+    BLOCK_BYTES,
+    Cells,
+    Release,
+    TensorRange,
+    cut_blocks,
+    item_blocks,
+    joined,
+    overlapped,
+)
 
 ITEMS = BLOCK_BYTES // 4
 SHAPES: dict[str, tuple[int, ...]] = {"large": (2, ITEMS + 9), "small": (5,), "even": (ITEMS,), "scalar": ()}
@@ -94,7 +102,7 @@ def test_a_checkpoint_is_per_tensor_and_goes_on_either_way(subtests: pytest.Subt
                 if whole_first:
                     for step in range(2):
                         for key, gradient in arrays(100 + step).items():
-                            before.step_tensor(key, gradient, 0.01 / (1 + step))
+                            before.step_block(TensorRange(key, 0, gradient.nbytes), gradient, 0.01 / (1 + step))
                 else:
                     step_by_blocks(before, range(2))
                 state = {entry: array.copy() for entry, array in before.state().items()}

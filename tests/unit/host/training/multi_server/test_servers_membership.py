@@ -230,7 +230,7 @@ def test_silence_is_as_long_as_nothing_was_heard(events: list[tuple[bool, bool, 
 
 
 def test_a_store_that_is_gone_is_as_silent_as_a_server() -> None:
-    class Gone:
+    class Gone(Book):
         def add(self, key: str, amount: int, /) -> int:
             raise StoreLost("connection reset")
 
@@ -242,7 +242,7 @@ def test_a_store_that_is_gone_is_as_silent_as_a_server() -> None:
 def test_a_store_that_never_answers_is_as_silent_as_a_server() -> None:
     let_go, lost = threading.Event(), threading.Event()
 
-    class CutOff:
+    class CutOff(Book):
         def add(self, key: str, amount: int, /) -> int:
             let_go.wait(60)
             return 0

@@ -18,7 +18,7 @@ from host.core.records import EventKind, StepRecord
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
 from host.training.multi_server.server_membership import ServersTogether
-from host.training.selection.make_cluster import Exchanged, Servers, make_cluster, planned_records, planner_rules
+from host.training.selection.make_cluster import Exchanged, Servers, make_cluster, planner_rules
 from host.training.selection.planning import Planning
 from host.training.sync_plan import SyncPlan
 from tests.support.examples import examples
@@ -48,7 +48,7 @@ class Planners:
         exchanged = Exchanged(STATE_BYTES, GRADIENT_BYTES, 64)
         cluster = make_cluster(array_of(list(counts.items())), plan, exchanged, Servers(arrays, between))
         decided = self.decided.setdefault(len(self.decided), [])
-        planning = Planning(plan, cluster, planner_rules(plan, window), planned_records(plan))
+        planning = Planning(plan, cluster, planner_rules(plan, window))
         return planning.make_tuner(decided.append, lambda _: None)
 
     def chosen(self) -> list[Mapping[str, int]]:

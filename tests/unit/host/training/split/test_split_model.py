@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -48,18 +49,25 @@ def test_what_is_moved_is_counted(placed: SplitModelInfo) -> None:
     assert placed.front.encode_share == placed.kept_bytes / (placed.kept_bytes + placed.moved_bytes)
 
 
-def test_a_host_without_room_is_told_before_anything_starts(placed: SplitModelInfo) -> None:
+def test_a_host_without_room_is_told_before_anything_starts(
+    placed: SplitModelInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = SimpleNamespace(available=placed.host_bytes(96))
+    monkeypatch.setattr("host.training.split.split_model.psutil.virtual_memory", lambda: machine)
     host = get_profile("xeon-4108")
-    placed.check_host(96, host, available_bytes=placed.host_bytes(96))
+    placed.check_host(96, host)
+    assert placed.most_records(host) == 96
+    machine.available -= 1
     with pytest.raises(
         ConfigurationError, match=r"from '6' on needs some .* for 96 records a step, and this machine has"
     ):
-        placed.check_host(96, host, available_bytes=placed.host_bytes(96) - 1)
+        placed.check_host(96, host)
+    machine.available = 1 << 40
     small = replace(host, dram_bytes=replace(host.dram_bytes, value=1000))
     with pytest.raises(
         ConfigurationError, match=r"and a xeon-4108 has 1\.0 kB; cut later, give drives smaller batches"
     ):
-        placed.check_host(96, small, available_bytes=1 << 40)
+        placed.check_host(96, small)
 
 
 class Steady:

@@ -32,9 +32,9 @@ from host.training.multi_server.store.store_client import (
     StoreLost,
     StoreReply,
     Write,
-    client_context,
     connect,
     frame,
+    key_context,
     make_key,
     message_bytes,
     read_answer,
@@ -152,7 +152,7 @@ def test_when_all_places_are_taken_the_oldest_of_who_has_most_goes(peers: list[i
 
 def test_a_member_that_speaks_nonsense_is_let_go_alone(kept: StoreClient, section: StoreSection) -> None:
     for nonsense in (b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1", frame(StoreReply())):
-        context = client_context(section.key_path)
+        context = key_context(section.key_path, ssl.PROTOCOL_TLS_CLIENT)
         with stranger(section) as plain, context.wrap_socket(plain) as secured:
             secured.sendall(nonsense)
             with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def test_a_key_that_cannot_be_used_is_refused(tmp_path: Path, harm: str) -> None
     elif harm == "folder":
         path.mkdir()
     with pytest.raises(ConfigurationError, match=r"store\.pem: .*(copy|remove)"):
-        client_context(path)
+        key_context(path, ssl.PROTOCOL_TLS_CLIENT)
 
 
 def test_who_listens_there_already_is_told(kept: StoreClient, section: StoreSection) -> None:
