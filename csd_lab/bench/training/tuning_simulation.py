@@ -17,7 +17,7 @@ from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Flags
-from host.training.sync.step_result import DeviceProgress, give_up_seconds
+from host.training.sync.stragglers import DeviceProgress, give_up_seconds
 
 # So many targets of a device are tried by the oracle: all of them, for any batch that fits.
 _ALL_TARGETS = 1 << 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from csd_emu.perfmodel.host_node import reduce_seconds
 from csd_emu.perfmodel.timeline import Crossed
@@ -27,6 +26,7 @@ from host.core.states.peer_servers import DevicePart
 from host.core.tuning.batch_tuner import StepCost
 from host.training.accounting import IN_TIME, Accountant, DeviceReport, Lateness, StepAccount
 from host.training.sync.exchange.step_extension import DeviceOutcome
+from host.training.sync.stragglers import DeviceProgress, give_up_seconds
 from host.training.sync_plan import SyncPlan
 
 
@@ -161,35 +161,6 @@ def step_joules(accounted: StepAccount) -> dict[str, float]:
 def failed_outcomes(outcomes: Sequence[DeviceOutcome]) -> dict[str, CsdError]:
     """Return who returned nothing, and why."""
     return {outcome.device: outcome.error for outcome in outcomes if outcome.error is not None}
-
-
-# A step whose gradient would hold less than this share of its records waits until it holds so much.
-LEAST_SHARE = 0.5
-
-
-class DeviceProgress(NamedTuple):
-    """One device's part in a step: its records, its compute seconds, and those that were expected."""
-
-    device: str
-    records: int
-    seconds: float
-    expected_seconds: float
-
-
-def give_up_seconds(parts: Sequence[DeviceProgress], straggler_factor: float) -> float:
-    """Return after how many compute seconds of a step those who are not done are late.
-
-    `straggler_factor` times what the slowest was expected to take, or the moment at which those who are done hold half
-    of the step's records, whichever comes later: if all have become slow at once nobody is late.
-    """
-    limit = straggler_factor * max(part.expected_seconds for part in parts)
-    needed = LEAST_SHARE * sum(part.records for part in parts)
-    done = 0
-    for part in sorted(parts, key=lambda part: part.seconds):
-        done += part.records
-        if done >= needed:
-            return max(limit, part.seconds)
-    return limit
 
 
 Expected = Mapping[str, float]
