@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from firmware_agent.common.errors import ConfigurationError
-from host.core.datasets import Indices
+from host.core.partition import Indices
 from host.core.tuning.batch_tuner import Batches
 from host.policies.batching.stannis import Overflow, apportion, water_level
 

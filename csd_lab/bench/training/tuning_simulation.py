@@ -151,7 +151,7 @@ def wait(
 ) -> tuple[Floats, Flags]:
     """Return how long each array waits for its devices, (rows,), and which of them, (rows, devices), are late.
 
-    At the deadline of `host.training.sync.step_result` the step ends without those that are not there.
+    At the deadline of `host.training.sync.stragglers` the step ends without those that are not there.
 
     Args:
         seconds: (rows, devices) compute seconds; 0 for one that does not take part.

@@ -14,7 +14,7 @@ import numpy as np
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
-from host.core.datasets import Indices
+from host.core.partition import Indices
 from host.core.records import EventKind, OnEvent
 from host.core.states.peer_servers import DevicePart
 from host.core.tuning.batch_tuner import Batches, BatchTuner, DeviceSelector, Floats, Retune
