@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from types import TracebackType
 from typing import IO, Any, cast
 
@@ -213,13 +212,6 @@ def print_json(output: msgspec.Struct) -> None:
     """Print one output as one indented JSON object."""
     sys.stdout.buffer.write(plain_json(msgspec.json.format(msgspec.json.encode(output))) + b"\n")
     sys.stdout.flush()
-
-
-class LogFormat(StrEnum):
-    """What standard error is written in."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def log_as_json(errors: Console) -> None:

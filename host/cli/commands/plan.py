@@ -83,8 +83,7 @@ def plan(
     if plot is not None:
         check_plot(plot)
     with INTERRUPTS.deferred():
-        files = job, array, servers, engine and engine.value
-        request = read_planned(*files, None if tuner is None else tuner.value, keys, _WHAT)
+        request = read_planned(job, array, servers, engine, tuner, keys, _WHAT)
     with StageProgress(quiet=as_json) as progress:
         report = plan_devices(request, Paths.default(), runs, progress, quiet=as_json, apply=apply)
     _show(report, plot, apply, as_json)

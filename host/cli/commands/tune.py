@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.box import SIMPLE
@@ -21,20 +20,12 @@ if TYPE_CHECKING:
     from host.app.tune_report import TunedDevice, TuneReport
 
 
-class HostRatioChoice(StrEnum):
-    """Which end of the host profile's band is taken for its speed."""
-
-    low = "low"
-    middle = "middle"
-    high = "high"
-
-
 def tune(
     job: JobFile,
     array: ArrayOption,
     host: Annotated[
-        HostRatioChoice, typer.Option(help="how many drives the host is worth, of its profile's band")
-    ] = HostRatioChoice.middle,
+        Literal["low", "middle", "high"], typer.Option(help="how many drives the host is worth, of its profile's band")
+    ] = "middle",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="measure a missing calibration table first, on a virtual drive")
     ] = False,
@@ -51,7 +42,7 @@ def tune(
     if calibrate:
         with StageProgress(quiet=as_json) as progress:
             calibrate_missing(request, paths, progress)
-    report = make_report(request, CalibrationStore(paths.calibration), host.value)
+    report = make_report(request, CalibrationStore(paths.calibration), host)
     print_json(report) if as_json else print_tune(report)
 
 
