@@ -9,8 +9,6 @@ from typing import Any
 import matplotlib as mpl
 import msgspec
 from matplotlib.figure import Figure
-from rich.box import SIMPLE
-from rich.table import Table
 
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.util.config_files import load_config
@@ -22,7 +20,7 @@ from host.app.run_job import run_job
 from host.cli.placement_report import PlanReport
 from host.config.job_file import read_job
 from host.config.resolve import JobChanges, resolve_run
-from host.core.console import console, print_whole
+from host.core.console import console, figures_table, print_whole
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
 from host.monitoring.report.charts.chart_svg import paint_chart
@@ -150,10 +148,8 @@ def print_devices(report: PlanReport) -> None:
 
 
 def _print_table(plan: SelectionReport, title: str) -> None:
-    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
     work = () if plan.same_work else ("records",)
-    for name in ("devices", *work, *_COLUMNS, ""):
-        table.add_column(name, justify="left" if name in ("devices", "") else "right", no_wrap=True)
+    table = figures_table(title, ("devices", *work, *_COLUMNS, ""), left=("devices", ""))
     front = {row.name for row in plan.front}
     shown = shown_rows(plan)
     for row in shown:

@@ -8,12 +8,13 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import IO, Any, cast
 
 import msgspec
+from rich.box import SIMPLE
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -177,6 +178,14 @@ def _print_servers(summary: Summary) -> None:
         f"records, {rate:.1f} per second ({summary.clock})",
         soft_wrap=True,
     )
+
+
+def figures_table(title: str, columns: Iterable[str], left: Collection[str]) -> Table:
+    """Return a table of figures: its columns are aligned to the right, but for those named in `left`."""
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    return table
 
 
 def print_whole(table: Table) -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import EngineOption, JobFile, Json, PreferOption, TunerOption
-from host.core.console import StageProgress, console, print_json, print_summary, print_whole
+from host.core.console import StageProgress, console, figures_table, print_json, print_summary, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -120,7 +118,17 @@ def _plan_placement(job: Path, array: Path | None, more: bool, as_json: bool) ->
 
 # Of many cuts the best are shown; all are in --json.
 SHOWN = 16
-_COLUMNS = ("host begins with", "step s", "drive s", "host s", "link/step", "bytes moved", "compute moved")
+_COLUMNS = (
+    "host begins with",
+    "step s",
+    "drive s",
+    "host s",
+    "link/step",
+    "bytes moved",
+    "compute moved",
+    "drive memory",
+    "",
+)
 
 
 def print_plan(report: PlanReport) -> None:
@@ -132,9 +140,7 @@ def print_plan(report: PlanReport) -> None:
 
 def print_placement(plan: CutReport, title: str) -> None:
     """Print a row for each of the best cuts, which one is chosen and why, and why others cannot be."""
-    table = Table(title=f"Placement: {title}", box=SIMPLE, padding=(0, 1, 0, 0))
-    for number, name in enumerate((*_COLUMNS, "drive memory", "")):
-        table.add_column(name, justify="left" if number in (0, len(_COLUMNS) + 1) else "right", no_wrap=True)
+    table = figures_table(f"Placement: {title}", _COLUMNS, left=(_COLUMNS[0], ""))
     shown = _best(plan)
     for row in shown:
         chosen = row.drive_layers == plan.drive_layers
