@@ -19,7 +19,6 @@ from csd_emu.util.renamed import Renamed, old_name_of
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.core.console import console
 from host.monitoring.metrics import metric_names as names
-from host.monitoring.metrics import step_names
 from host.monitoring.metrics.metric import Metric
 from host.monitoring.run_registry import LiveRun
 
@@ -205,9 +204,9 @@ def make_report(run: LiveRun, window: ScrapeWindow) -> TopReport:
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES)),
         wall_seconds=now.sum(names.WALL_SECONDS),
         devices=[_device(window, device) for device in devices + others],
-        step=_whole(now.first(step_names.STEP)),
-        global_batch_size=_whole(now.first(step_names.GLOBAL_BATCH_SIZE)),
-        retunes=int(now.sum(step_names.RETUNES)) if now.first(step_names.STEP) is not None else None,
+        step=_whole(now.first(names.STEP)),
+        global_batch_size=_whole(now.first(names.GLOBAL_BATCH_SIZE)),
+        retunes=int(now.sum(names.RETUNES)) if now.first(names.STEP) is not None else None,
     )
 
 
@@ -226,7 +225,7 @@ def _device(window: ScrapeWindow, device: str) -> TopDevice:
         energy_joules=now.sum(names.ENERGY_JOULES, device=device),
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES, device=device)),
         memory_bytes=_whole(now.first(names.MEMORY_BYTES, device=device)),
-        slowdown_ratio=now.first(step_names.SLOWDOWN, device=device),
+        slowdown_ratio=now.first(names.SLOWDOWN, device=device),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from host.monitoring.metrics.metric import Metric
 
@@ -77,10 +77,10 @@ class Store:
             del series.values[labels]
         self._note_change(series)
 
-    def clear(self, metric: Metric) -> None:
-        """Forget a gauge's series."""
+    def replace(self, metric: Metric, values: Mapping[Labels, float]) -> None:
+        """Set a gauge's series in place of those that it has."""
         series = self._of(metric)
-        series.values.clear()
+        series.values = {labels: (float(value),) for labels, value in values.items()}
         self._note_change(series)
 
     def text(self, metric: Metric, hidden: frozenset[str]) -> str:
