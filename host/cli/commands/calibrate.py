@@ -49,7 +49,8 @@ def calibrate(
 ) -> None:
     """Measure what a training step of a model costs on a virtual drive, or a real one, and keep it as a table."""
     with INTERRUPTS.deferred():
-        from host.app.calibration_report import measure, verify_rows
+        from host.app.calibration_report import calibrate as calibrate_machine
+        from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
         spec = read_spec(model, classes, argument or [])
@@ -57,14 +58,12 @@ def calibrate(
         real = _real_drive(inventory, drive, verify)
     paths = Paths.default()
     with StageProgress(quiet=as_json) as progress:
-        if real is not None:
-            from host.app.real_drive import calibrate_drive
-
-            report = calibrate_drive(request, real, output, paths, progress)
-        elif verify is None:
-            report = measure(request, output, paths, progress)
-        else:
+        if verify is not None:
             report = verify_rows(request, verify, paths, progress)
+        elif real is not None:
+            report = keep_table(real.measure, request, output, paths, progress, real.name)
+        else:
+            report = keep_table(calibrate_machine, request, output, paths, progress)
     print_json(report) if as_json else print_calibration(report)
     raise typer.Exit(0 if report.confirmed else 1)
 
