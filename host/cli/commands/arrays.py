@@ -37,7 +37,7 @@ def up(
         _show_plan(array, engine, as_json)
         return
     with INTERRUPTS.deferred():
-        from host.app.array_actions import ArrayStatus, StatusReport, bring_up, keep_up, print_change, read_up
+        from host.app.array_actions import ArrayStatus, StatusReport, bring_up, keep_up, read_up
 
         request = read_up(array, job, engine)
 
@@ -46,7 +46,7 @@ def up(
 
     with StageProgress(quiet=as_json) as progress:
         if stay:
-            keep_up(request, Paths.default(), progress, show, print_change)
+            keep_up(request, Paths.default(), progress, show)
         else:
             show(bring_up(request, Paths.default(), progress))
 
