@@ -12,7 +12,7 @@ from rich.table import Table
 from csd_emu.config.servers_file import read_servers
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from host.app.gate.gate_checks import Verdict, format_band, list_changes, remedy
+from host.app.gate.gate_checks import GateReport, Verdict, format_band, list_changes, remedy
 from host.cli.common_options import (
     ArrayOption,
     CommunicationOption,
@@ -30,7 +30,6 @@ from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
 
 if TYPE_CHECKING:
-    from host.app.gate.gate_checks import GateReport
     from host.app.prepare import RunRequest
     from host.config.resolve import JobChanges
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.units import format_bytes
+from host.app.tune_report import TunedDevice, TuneReport
 from host.cli.common_options import ArrayOption, JobFile, Json
 from host.core.console import StageProgress, console, figures_table, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 from host.core.plain_text import counted
-
-if TYPE_CHECKING:
-    from host.app.tune_report import TunedDevice, TuneReport
 
 
 def tune(
