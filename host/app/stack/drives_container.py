@@ -129,11 +129,6 @@ def limit_bytes(files: Iterable[Path] = LIMIT_FILES) -> int | None:
     return None
 
 
-def needed_bytes(count: int) -> int:
-    """Return how much memory `count` drives need at the very least."""
-    return BASE_BYTES + count * DRIVE_BYTES
-
-
 def check_memory(count: int, limit: int | None, available_bytes: int) -> None:
     """Return if `count` drives fit.
 
@@ -145,7 +140,7 @@ def check_memory(count: int, limit: int | None, available_bytes: int) -> None:
     Raises:
         EnvironmentUnfit: they do not.
     """
-    needed = needed_bytes(count)
+    needed = BASE_BYTES + count * DRIVE_BYTES
     for bound, whose, remedy in (
         (limit, "this container may use", "raise CSD_DRIVES_MEMORY, in .env"),
         (available_bytes, "this machine has free", "free some"),
