@@ -20,7 +20,7 @@ from host.app.run_job import run_job
 from host.cli.placement_report import PlanReport
 from host.config.job_file import read_job
 from host.config.resolve import JobChanges, resolve_run
-from host.core.console import console, figures_table, print_whole
+from host.core.console import console, figures_table, print_json, print_summary, print_whole
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
 from host.monitoring.report.charts.chart_svg import paint_chart
@@ -127,6 +127,18 @@ SHOWN = 12
 # Intervals are symmetric in the logarithm: wider ones than this, over the value, have their two ends shown.
 _WIDE = 0.2
 _COLUMNS = ("records/step", "step s", "time s", "mean W", "energy J", "J x s", "measured")
+
+
+def show_devices(report: PlanReport, plot: Path | None, as_json: bool) -> None:
+    """Draw and print what was decided, and what came of the training if it was gone on with."""
+    if plot is not None and report.devices is not None:
+        write_plot(report.devices, plot)
+    if as_json:
+        print_json(report)
+        return
+    print_devices(report)
+    if report.applied and report.summary is not None:
+        print_summary(report.summary)
 
 
 def print_devices(report: PlanReport) -> None:

@@ -19,8 +19,7 @@ from firmware_agent.common.errors import CalibrationError, ConfigurationError, M
 from firmware_agent.common.models import ModelSpec, build_model
 from firmware_agent.common.send_queue import TransferSettings
 from host.app.prepare import prepare_run, read_placement
-from host.cli.commands.plan import print_plan
-from host.cli.placement_report import list_layer_costs, plan_placement
+from host.cli.placement_report import list_layer_costs, plan_placement, print_plan
 from host.cli.schemas import find_output
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
