@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
             clear_array(engine, name, folder)
             engine.prepare(progress)
             progress.stage(f"start {len(request.config.list_devices())} drives ({request.config.engine_label})")
-            return _status(INTERRUPTS.run(_start(request, paths, engine)), engine)
+            return _status(INTERRUPTS.run(_start(request, paths, engine)), request.config, engine)
         except BaseException:
             with INTERRUPTS.deferred():
                 clear_array(engine, name, folder)
@@ -156,7 +155,7 @@ def report_status(paths: Paths) -> StatusReport:
         if state is not None:
             config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
             with contextlib.closing(make_engine(config, paths)) as engine:
-                statuses.append(_status(state, engine))
+                statuses.append(_status(state, config, engine))
     return StatusReport(statuses)
 
 
@@ -210,17 +209,16 @@ async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArraySt
         return started.state
 
 
-def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
+def _status(state: ArrayState, config: ArrayConfig, engine: Engine) -> ArrayStatus:
     running: set[str] = set()
     with contextlib.suppress(EnvironmentUnfit):  # their shaped link has gone: nobody reaches them
-        running = set(engine.list_devices(state.config["name"]))
+        running = set(engine.list_devices(config.name))
     devices = [
         DeviceStatus(d.name, d.profile, "running" if d.name in running else "gone", d.samples, d.incarnation)
         for d in state.devices
     ]
     missing = sum(device.state == "gone" for device in devices)
     state_word = "up" if missing == 0 else "down" if missing == len(devices) else "damaged"
-    config = parse_config(state.config, ArrayConfig, STATE_FILE)
     return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices)
 
 
@@ -285,15 +283,10 @@ def keep_up(
             status = bring_up(request, paths, progress)
             with present(paths.presence(request.config.name)):
                 on_up(status)
-                watching = partial(_watch, engine, request, paths)
-                INTERRUPTS.run(_stay([watching, *works]))
+                INTERRUPTS.run(INTERRUPTS.wait(_watch(engine, request, paths), *(work() for work in works)))
         finally:
             with INTERRUPTS.deferred():
                 _end(engine, request, paths)
-
-
-async def _stay(works: Sequence[Work]) -> None:
-    await INTERRUPTS.wait(*(work() for work in works))
 
 
 async def _watch(engine: Engine, request: ArrayRequest, paths: Paths) -> None:

@@ -85,8 +85,7 @@ class Store:
 
     def text(self, metric: Metric, hidden: frozenset[str]) -> str:
         """Return the lines of a metric's series but those of the `hidden` devices; empty if there are none."""
-        series = self._series.get(metric)
-        return series.text(hidden) if series is not None else ""
+        return self._of(metric).text(hidden)
 
     def _of(self, metric: Metric) -> _Series:
         if (series := self._series.get(metric)) is None:

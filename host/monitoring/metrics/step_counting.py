@@ -9,8 +9,6 @@ from host.core.records import RetuneRecord, SendingRecord, ServersRecord, StepRe
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.series_store import Store
 
-DEVICE_COUNTERS = (names.RETUNES, names.LATE_STEPS)
-
 
 def begin_steps(store: Store, mode: str, clock: str) -> None:
     """Make the array's series of a synchronous run, counters at 0 if they are new."""
@@ -24,9 +22,8 @@ def begin_steps(store: Store, mode: str, clock: str) -> None:
 
 def begin_device_steps(store: Store, device: str) -> None:
     """Make a device's series, counters at 0 if they are new."""
-    for metric in DEVICE_COUNTERS:
+    for metric in (names.RETUNES, names.LATE_STEPS, names.DISTURBANCE_WEIGHT):
         store.add(metric, (device,))
-    store.add(names.DISTURBANCE_WEIGHT, (device,))
 
 
 def add_step(store: Store, mode: str, step: StepRecord, before: StepRecord | None, clocks: Mapping[str, str]) -> None:
