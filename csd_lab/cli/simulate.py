@@ -53,7 +53,7 @@ def simulate(
         from csd_lab.simulate.simulation_report import report_simulation
         from csd_lab.simulate.simulation_request import read_simulation
 
-        request = read_simulation(job, array, servers, tuner.value if tuner is not None else None, drives, steps)
+        request = read_simulation(job, array, servers, tuner, drives, steps)
     with StageProgress(quiet=as_json) as progress:
         report = report_simulation(request, CalibrationStore(Paths.default().calibration), progress)
     if as_json:

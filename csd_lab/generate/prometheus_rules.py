@@ -13,7 +13,6 @@ import yaml
 from csd_lab.generate import promql_queries as queries
 from csd_lab.generate.promql_queries import Ratio
 from host.monitoring.metrics import metric_names as names
-from host.monitoring.metrics import server_names, step_names
 
 # Behind the name of the alert in small letters: a section of docs/alerts.md each.
 RUNBOOKS = "docs/alerts.md#"
@@ -30,7 +29,7 @@ _TRAINING = f'{names.DEVICE_STATE.name}{{state="training"}}'
 # Behind the last round nobody is late or slow, whatever is still in the window. It is the array that must train, not
 # the drive: one that is not chosen for every round would flap.
 _WHILE_ANY_TRAINS = f"and on ({_HOST}) {_TRAINING} == 1"
-_AT_SERVER = f"* on ({_HOST}) group_left (server) {server_names.SERVER_INFO.name}"
+_AT_SERVER = f"* on ({_HOST}) group_left (server) {names.SERVER_INFO.name}"
 REFUSED = f"sum by ({_DRIVE}) ({names.REJECTED.name})"
 REFUSED_BEFORE = f"sum by ({_DRIVE}) ({names.REJECTED.name} offset {WINDOW})"
 _WHILE_IT_IS_THERE = f"and on ({_DRIVE}) {names.DEVICE_UP.name} == 1 {_WHILE_ANY_TRAINS}"
@@ -188,7 +187,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "CsdStraggler",
-        f"(increase({names.LATE_ROUNDS.name}[{WINDOW}]) > 0 or increase({step_names.LATE_STEPS.name}[{WINDOW}]) > 0) "
+        f"(increase({names.LATE_ROUNDS.name}[{WINDOW}]) > 0 or increase({names.LATE_STEPS.name}[{WINDOW}]) > 0) "
         + _WHILE_IT_IS_THERE,
         "0s",
         "warning",
@@ -235,7 +234,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "CsdServerLost",
-        f"{server_names.SERVERS.name} < {server_names.SERVERS_EXPECTED.name} {_WHILE_ANY_TRAINS}",
+        f"{names.SERVERS.name} < {names.SERVERS_EXPECTED.name} {_WHILE_ANY_TRAINS}",
         "10s",
         "warning",
         "{{ $labels.instance }} trains with fewer servers than it began with",
@@ -246,8 +245,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "CsdServerUnreachable",
-        f'up{{job="{JOB}", server!=""}} == 0 and on (job) {server_names.SERVERS_EXPECTED.name} and on (job) '
-        f"{_TRAINING} == 1",
+        f'up{{job="{JOB}", server!=""}} == 0 and on (job) {names.SERVERS_EXPECTED.name} and on (job) {_TRAINING} == 1',
         "30s",
         "warning",
         "Server {{ $labels.server }} is not seen",

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
             clear_array(engine, name, folder)
             engine.prepare(progress)
             progress.stage(f"start {len(request.config.list_devices())} drives ({request.config.engine_label})")
-            return _status(INTERRUPTS.run(_start(request, paths, engine)), engine)
+            return _status(INTERRUPTS.run(_start(request, paths, engine)), request.config, engine)
         except BaseException:
             with INTERRUPTS.deferred():
                 clear_array(engine, name, folder)
@@ -127,7 +126,7 @@ def sweep(names: Sequence[str], paths: Paths) -> SweepReport:
     busy = []
     for name in names or sorted({*_names(paths), *_found(paths)}):
         try:
-            ended[name] = _sweep(name, paths)
+            ended[name] = _sweep(name, _engines(name, paths), paths)
         except ArrayBusy:
             if names:
                 raise
@@ -141,12 +140,7 @@ def sweep_file(config: ArrayConfig, paths: Paths) -> SweepReport:
     Raises:
         EnvironmentUnfit: another process works on it, or nothing of what the file names can be reached.
     """
-    with (
-        contextlib.closing(make_engine(config, paths)) as engine,
-        array_folder(paths.arrays, config.name) as folder,
-        INTERRUPTS.deferred(),
-    ):
-        return SweepReport({config.name: clear_array(engine, config.name, folder)}, [])
+    return SweepReport({config.name: _sweep(config.name, [make_engine(config, paths)], paths)}, [])
 
 
 def report_status(paths: Paths) -> StatusReport:
@@ -161,7 +155,7 @@ def report_status(paths: Paths) -> StatusReport:
         if state is not None:
             config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
             with contextlib.closing(make_engine(config, paths)) as engine:
-                statuses.append(_status(state, engine))
+                statuses.append(_status(state, config, engine))
     return StatusReport(statuses)
 
 
@@ -197,9 +191,11 @@ def _check_keeps(config: ArrayConfig) -> None:
         )
 
 
-def _sweep(name: str, paths: Paths) -> list[str]:
+def _sweep(name: str, engines: Sequence[Engine], paths: Paths) -> list[str]:
+    """End every device of an array on these engines, and close them."""
     with contextlib.ExitStack() as stack:
-        engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines(name, paths)]
+        for engine in engines:
+            stack.enter_context(contextlib.closing(engine))
         folder = stack.enter_context(array_folder(paths.arrays, name))
         with INTERRUPTS.deferred():
             return sorted(device for engine in engines for device in clear_array(engine, name, folder))
@@ -213,17 +209,16 @@ async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArraySt
         return started.state
 
 
-def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
+def _status(state: ArrayState, config: ArrayConfig, engine: Engine) -> ArrayStatus:
     running: set[str] = set()
     with contextlib.suppress(EnvironmentUnfit):  # their shaped link has gone: nobody reaches them
-        running = set(engine.list_devices(state.config["name"]))
+        running = set(engine.list_devices(config.name))
     devices = [
         DeviceStatus(d.name, d.profile, "running" if d.name in running else "gone", d.samples, d.incarnation)
         for d in state.devices
     ]
     missing = sum(device.state == "gone" for device in devices)
     state_word = "up" if missing == 0 else "down" if missing == len(devices) else "damaged"
-    config = parse_config(state.config, ArrayConfig, STATE_FILE)
     return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices)
 
 
@@ -258,14 +253,8 @@ def _engines(name: str, paths: Paths) -> list[Engine]:
     return engines
 
 
-def print_change(drive: str, exists: bool) -> None:
-    """Print that a drive of an array that is kept up has ended, or has come back."""
-    console.print(f"{drive} {'is back' if exists else 'has ended'}")
-
-
 _LOOK_SECONDS = 2.0
 
-OnChange = Callable[[str, bool], None]
 OnUp = Callable[[ArrayStatus], None]
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -275,7 +264,6 @@ def keep_up(
     paths: Paths,
     progress: Progress,
     on_up: OnUp,
-    on_change: OnChange,
     *works: Work,
 ) -> None:
     """Bring an array up, and end it when this process is interrupted, which is the normal end.
@@ -285,7 +273,6 @@ def keep_up(
         paths: csd-emu's folders.
         progress: shown the stages.
         on_up: called when every drive has said hello.
-        on_change: called with a drive's name whenever it has ended (False) or has come back (True).
         works: begin when the array is up and go on as long; the first that fails ends it.
 
     Raises:
@@ -296,19 +283,14 @@ def keep_up(
             status = bring_up(request, paths, progress)
             with present(paths.presence(request.config.name)):
                 on_up(status)
-                watching = partial(_watch, engine, request, paths, on_change)
-                INTERRUPTS.run(_stay([watching, *works]))
+                INTERRUPTS.run(INTERRUPTS.wait(_watch(engine, request, paths), *(work() for work in works)))
         finally:
             with INTERRUPTS.deferred():
                 _end(engine, request, paths)
 
 
-async def _stay(works: Sequence[Work]) -> None:
-    await INTERRUPTS.wait(*(work() for work in works))
-
-
-async def _watch(engine: Engine, request: ArrayRequest, paths: Paths, on_change: OnChange) -> None:
-    """Tell of changes until cancelled.
+async def _watch(engine: Engine, request: ArrayRequest, paths: Paths) -> None:
+    """Print which drives have ended or have come back, until cancelled.
 
     Raises:
         EnvironmentUnfit: another command has ended the array.
@@ -321,7 +303,7 @@ async def _watch(engine: Engine, request: ArrayRequest, paths: Paths, on_change:
             raise EnvironmentUnfit(f"array {array!r} was ended by another command; start it again to go on")
         there = await asyncio.to_thread(engine.list_devices, array)
         for drive in sorted({*known} ^ {*there}):
-            on_change(drive, drive in there)
+            console.print(f"{drive} {'is back' if drive in there else 'has ended'}")
         known = there
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -272,16 +272,27 @@ SHOWN_PROFILE = "newport"
 VERIFY_TOLERANCE = 0.02
 
 
-def measure(request: CalibrationRequest, output: Path | None, paths: Paths, progress: Progress) -> CalibrationReport:
-    """Measure a table and keep it: in `output`, else among the user's own.
+MeasureTable = Callable[[CalibrationRequest, Paths, Progress], CalibrationTable]
+"""Measures a table: `calibrate`, or `RealDrive.measure`."""
+
+
+def keep_table(
+    measure: MeasureTable,
+    request: CalibrationRequest,
+    output: Path | None,
+    paths: Paths,
+    progress: Progress,
+    drive: str = "",
+) -> CalibrationReport:
+    """Measure a table and keep it: in `output`, else among the user's own; `drive` is the real one, if any.
 
     Raises:
         CsdError: it could not be measured, or its figures break the rules of a table; nothing is kept.
     """
     begin = time.monotonic()
-    table = calibrate(request, paths, progress)
+    table = measure(request, paths, progress)
     path = CalibrationStore(paths.calibration).save(table, output)
-    return make_report(table, path, [], time.monotonic() - begin)
+    return make_report(table, path, [], time.monotonic() - begin, drive)
 
 
 def verify_rows(request: CalibrationRequest, count: int, paths: Paths, progress: Progress) -> CalibrationReport:

@@ -1,14 +1,11 @@
-"""`csd-emu image build`, `export`, `import`, `list` and `prune`."""
+"""Images in the cache: what the commands `csd-emu image` print of them, and `csd-emu image prune`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import msgspec
 
 from csd_emu.image import ImageStore
 from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 
 
 class ImageEntry(msgspec.Struct, frozen=True):
@@ -25,39 +22,6 @@ class ImageReport(msgspec.Struct, frozen=True):
 
     images: list[ImageEntry]
     removed: list[str]
-
-
-def build_image(paths: Paths, progress: Progress, rebuild: bool) -> ImageReport:
-    """Make the image of this version, unless it is there.
-
-    Raises:
-        EnvironmentUnfit: a tool or disk space is missing.
-        ImageError: the build failed.
-    """
-    ImageStore(paths.images).ensure(progress, rebuild=rebuild)
-    return list_images(paths)
-
-
-def export_image(paths: Paths, target: Path) -> ImageReport:
-    """Write the image of this version, without its keys and agent, as the file `target`.
-
-    Raises:
-        EnvironmentUnfit: a tool or disk space is missing.
-        ImageError: there is no image yet, or the file cannot be written.
-    """
-    ImageStore(paths.images).write(target)
-    return list_images(paths)
-
-
-def import_image(paths: Paths, source: Path, progress: Progress) -> ImageReport:
-    """Make the image of this version from a file that `export_image` wrote, unless it is there.
-
-    Raises:
-        EnvironmentUnfit: a tool or disk space is missing.
-        ImageError: the file is damaged, or belongs to another version.
-    """
-    ImageStore(paths.images).read(source, progress)
-    return list_images(paths)
 
 
 def list_images(paths: Paths) -> ImageReport:

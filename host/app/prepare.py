@@ -155,12 +155,9 @@ def prepare_run(resolved: ResolvedRun) -> RunRequest:
         ConfigurationError: they do not.
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
-    dataset = load_dataset(job.data.source, job.seed)
-    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
-    channels, height, width = dataset.images.shape[1:]
     store = CalibrationStore(Paths.default().calibration)
-    models = find_models(config, spec, (channels, height, width), store)
-    inputs = JobInputs(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models)
+    inputs = _load_inputs(config, job, spec, store)
+    dealt = deal_out(inputs.dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
     _check_in_place(config, job)
     check_files(plugins, spec.name, spec.source)
     if job.mode == "federated":
@@ -181,12 +178,18 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     """
     config = read_array(array_path)
     job, spec = load_job(job_path)
+    inputs = _load_inputs(config, job, spec, store)
+    sync = job.mode == "sync"
+    communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
+    return of_run(inputs, communication, store)
+
+
+def _load_inputs(config: ArrayConfig, job: JobConfig, spec: ModelSpec, store: CalibrationStore) -> JobInputs:
+    """Load the data and the model of a job, and what its steps cost on devices whose seconds are modelled."""
     dataset = load_dataset(job.data.source, job.seed)
-    evaluator = Evaluator(spec, dataset, job.seed)
-    _, channels, height, width = dataset.images.shape
+    channels, height, width = dataset.images.shape[1:]
     models = find_models(config, spec, (channels, height, width), store)
-    communication = choose_communication(config, job, models, evaluator) if job.mode == "sync" else UNSLICED
-    return of_run(JobInputs(config, job, spec, dataset, evaluator, models), communication, store)
+    return JobInputs(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:

@@ -28,7 +28,7 @@ from csd_emu.util.config_files import parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import CalibrationError
-from host.app.calibration_report import CalibrationReport, make_report, measure_table, source_of
+from host.app.calibration_report import measure_table, source_of
 from host.config.calibration_request import CalibrationRequest
 from host.config.job_file import DataSection
 from host.fleet.lifecycle import ArrayRequest, StartedArray
@@ -89,25 +89,24 @@ class RealDrive:
         """Name of its profile, of which its table will be."""
         return self.config.list_devices()[0].profile
 
+    def measure(self, request: CalibrationRequest, paths: Paths, progress: Progress) -> CalibrationTable:
+        """Measure every batch size of `request`.
 
-def measure_drive(request: CalibrationRequest, drive: RealDrive, paths: Paths, progress: Progress) -> CalibrationTable:
-    """Measure every batch size of `request` on a real drive.
+        Raises:
+            EnvironmentUnfit: the drive is not installed, not enrolled, lent to an array, or cannot be reached.
+            DeviceError: the model does not train there.
+            CalibrationError: its steps scatter too much.
+        """
 
-    Raises:
-        EnvironmentUnfit: the drive is not installed, not enrolled, lent to an array, or cannot be reached.
-        DeviceError: the model does not train there.
-        CalibrationError: its steps scatter too much.
-    """
+        async def work(started: StartedArray, _: Engine) -> CalibrationTable:
+            session = next(iter(started.fleet.sessions().values()))
+            key = CalibrationKey.of(request.spec, request.input_shape, self.profile)
+            return await measure_table(session, request, "", progress, key)
 
-    async def work(started: StartedArray, _: Engine) -> CalibrationTable:
-        session = next(iter(started.fleet.sessions().values()))
-        key = CalibrationKey.of(request.spec, request.input_shape, drive.profile)
-        return await measure_table(session, request, "", progress, key)
-
-    array = ArrayRequest(drive.config, DataSection(source=source_of(request)), request.seed)
-    table = run_on_engine(make_engine(drive.config, paths), array, paths, progress, work)
-    check_spread(table, drive.name)
-    return table
+        array = ArrayRequest(self.config, DataSection(source=source_of(request)), request.seed)
+        table = run_on_engine(make_engine(self.config, paths), array, paths, progress, work)
+        check_spread(table, self.name)
+        return table
 
 
 def check_spread(table: CalibrationTable, drive: str) -> None:
@@ -126,20 +125,6 @@ def check_spread(table: CalibrationTable, drive: str) -> None:
             )
 
 
-def calibrate_drive(
-    request: CalibrationRequest, drive: RealDrive, output: Path | None, paths: Paths, progress: Progress
-) -> CalibrationReport:
-    """Measure a table on a real drive and keep it: in `output`, else among the user's own.
-
-    Raises:
-        CsdError: as `measure_drive`; nothing is kept.
-    """
-    begin = time.monotonic()
-    table = measure_drive(request, drive, paths, progress)
-    path = CalibrationStore(paths.calibration).save(table, output)
-    return make_report(table, path, [], time.monotonic() - begin, drive.name)
-
-
 def measure_fidelity(
     requests: Sequence[CalibrationRequest], drive: RealDrive, paths: Paths, progress: Progress
 ) -> FidelityReport:
@@ -147,12 +132,12 @@ def measure_fidelity(
 
     Raises:
         CalibrationError: a model has no counted table, or steps scatter too much.
-        CsdError: as `measure_drive`.
+        CsdError: as `RealDrive.measure`.
     """
     begin = time.monotonic()
     store, profile = CalibrationStore(paths.calibration), get_profile(drive.profile)
     emulated = [store.require(request.spec, request.input_shape) for request in requests]
-    measured = [measure_drive(request, drive, paths, progress) for request in requests]
+    measured = [drive.measure(request, paths, progress) for request in requests]
     pairs = list(zip(emulated, measured, strict=True))
     rows = [
         row

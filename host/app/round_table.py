@@ -16,7 +16,7 @@ from rich.table import Table
 from host.core.console import console, print_line
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord
 from host.core.summary import FEDERATED, SYNC
-from host.monitoring.retune_text import describe_retune
+from host.monitoring.retune_text import describe_batches
 from host.monitoring.run_listener import RunListener
 
 # Of a terminal, in which the last ones are seen; records.jsonl has all.
@@ -71,7 +71,7 @@ class RoundTable(RunListener):
 
     def add_retune(self, record: RetuneRecord) -> None:
         """Say that batch sizes change, as soon as it is known."""
-        self._say(describe_retune(record))
+        self._say(f"from step {record.step}: {describe_batches(record)} ({record.reason})")
 
     def add_event(self, event: EventRecord, listed: bool = True) -> None:
         """Say that something of a drive was not taken, and why."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from csd_emu.profiles import get_profile
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import DeviceCodeFailed, DeviceError, UserCodeFailed
-from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.heap import set_aside
 from firmware_agent.common.slices import Array
@@ -42,7 +41,6 @@ from host.training.multi_server.server_membership import ServerMembership, meeti
 from host.training.round_exchange import RoundExchange, job_frame
 from host.training.run_faults import RunFaults
 from host.training.selection.planning import PlannedRun
-from host.training.split.split_model import SplitModelInfo
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.channel import OnSlices
 from host.training.sync.exchange.step_exchange import StepExchange
@@ -53,7 +51,7 @@ from host.training.sync.server_model.server_model import ServerModel
 from host.training.sync.several_servers import make_parts
 from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
-from host.training.sync.weight_update import HostPart, ServerModelClock
+from host.training.sync.weight_update import HostPart
 from host.training.training_protocol import Training
 
 
@@ -296,18 +294,11 @@ def _make_host_part(request: RunRequest, model: TrainedModel) -> HostPart | None
     cut = request.evaluator.cut(placed.layer, job.sync.precision)
     trained, tied = model.structure.trained, model.structure.tied
     tail = ServerModel(cut, model.weights, trained, tied, job.sync.batch_norm, job.seed)
-    return HostPart(tail, model, _tail_clock(request, placed), len(placed.moved))
-
-
-def _tail_clock(request: RunRequest, placed: SplitModelInfo) -> ServerModelClock:
-    """Return what says how long the host's part of a step takes where that is not this machine's clock to say."""
     ratio = get_profile(request.config.host.profile).ratio
-    middle = None if ratio is None else ratio.middle.value
-
-    def seconds(records: int, fronts: Sequence[PhaseSeconds]) -> float:
-        return placed.tail_seconds(records, fronts, request.host_model, middle)
-
-    return seconds
+    # How long the host's part takes where that is not this machine's clock to say.
+    drives_worth = None if ratio is None else ratio.middle.value
+    clock = partial(placed.tail_seconds, host=request.host_model, ratio=drives_worth)
+    return HostPart(tail, model, clock, len(placed.moved))
 
 
 def _as_precision(weights: dict[str, Array], precision: str) -> dict[str, Array]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,19 +15,17 @@ from csd_emu.util.registry import Registry
 from host.config.plugins.kinds import SPLIT_POLICY, TRANSFER_TUNER, TUNER
 
 
-def _names_of(title: str, registry: Registry) -> type[StrEnum]:
+def _names_of(registry: Registry) -> Any:
     """Return the built-in names of a registry as what Typer takes for a choice."""
-    return StrEnum(title, {name: name for name in registry.offered})  # type: ignore[return-value]
+    return Literal[tuple(registry.offered)]
 
 
 if TYPE_CHECKING:
-    from enum import StrEnum as EngineName
-    from enum import StrEnum as ScheduleName
-    from enum import StrEnum as TunerName
+    EngineName = str
+    TunerName = str
+    ScheduleName = str
 else:
-    EngineName = _names_of("EngineName", ENGINE)
-    TunerName = _names_of("TunerName", TUNER)
-    ScheduleName = _names_of("ScheduleName", TRANSFER_TUNER)
+    EngineName, TunerName, ScheduleName = map(_names_of, (ENGINE, TUNER, TRANSFER_TUNER))
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train")]
 ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,7 +21,7 @@ from host.cli.commands.runs import ci_app, store
 from host.cli.commands.stack import stack_app
 from host.cli.commands.tune import tune
 from host.cli.lab_commands import CommandGroup, add_commands
-from host.core.console import LOG_VARIABLE, LogFormat, errors, log_as_json, log_to_terminal, print_user_traceback
+from host.core.console import LOG_VARIABLE, errors, log_as_json, log_to_terminal, print_user_traceback
 from host.core.interrupts import INTERRUPTS
 
 INTERRUPTED = 130
@@ -57,12 +57,12 @@ add_commands(app)
 @app.callback()
 def prepare(
     log_format: Annotated[
-        LogFormat,
+        Literal["text", "json"],
         typer.Option("--log-format", envvar=LOG_VARIABLE, help="of standard error; json: one object per line"),
-    ] = LogFormat.TEXT,
+    ] = "text",
 ) -> None:
     """Do what options before the command's name ask for."""
-    if log_format is LogFormat.JSON:
+    if log_format == "json":
         log_as_json(errors)
     else:
         log_to_terminal()

@@ -9,8 +9,6 @@ from typing import Any
 import matplotlib as mpl
 import msgspec
 from matplotlib.figure import Figure
-from rich.box import SIMPLE
-from rich.table import Table
 
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.util.config_files import load_config
@@ -22,7 +20,7 @@ from host.app.run_job import run_job
 from host.cli.placement_report import PlanReport
 from host.config.job_file import read_job
 from host.config.resolve import JobChanges, resolve_run
-from host.core.console import console, print_whole
+from host.core.console import console, figures_table, print_json, print_summary, print_whole
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
 from host.monitoring.report.charts.chart_svg import paint_chart
@@ -132,6 +130,18 @@ _WIDE = 0.2
 _COLUMNS = ("records/step", "step s", "time s", "mean W", "energy J", "J x s", "measured")
 
 
+def show_devices(report: PlanReport, plot: Path | None, as_json: bool) -> None:
+    """Draw and print what was decided, and what came of the training if it was gone on with."""
+    if plot is not None and report.devices is not None:
+        write_plot(report.devices, plot)
+    if as_json:
+        print_json(report)
+        return
+    print_devices(report)
+    if report.applied and report.summary is not None:
+        print_summary(report.summary)
+
+
 def print_devices(report: PlanReport) -> None:
     """Print the best configurations, the front, what was measured, why the first one wins, and how to go on."""
     if (plan := report.devices) is None:
@@ -151,10 +161,8 @@ def print_devices(report: PlanReport) -> None:
 
 
 def _print_table(plan: SelectionReport, title: str) -> None:
-    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
     work = () if plan.same_work else ("records",)
-    for name in ("devices", *work, *_COLUMNS, ""):
-        table.add_column(name, justify="left" if name in ("devices", "") else "right", no_wrap=True)
+    table = figures_table(title, ("devices", *work, *_COLUMNS, ""), left=("devices", ""))
     front = {row.name for row in plan.front}
     shown = shown_rows(plan)
     for row in shown:

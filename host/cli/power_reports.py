@@ -1,4 +1,4 @@
-"""Structure of what `csd-emu profiles` and `csd-emu power fit` print with ``--json``."""
+"""`csd-emu profiles` and `csd-emu power fit`: what they print, as JSON and for people."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import yaml
+from rich.markup import escape
+from rich.table import Table
 
 from csd_emu.perfmodel.meter_log import fit_power, fitted_profile, read_log
 from csd_emu.profiles import PROFILES, get_profile, user_profiles
@@ -13,6 +15,7 @@ from csd_emu.profiles.profile import FigureEntry
 from csd_emu.profiles.profile_files import check_name
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
+from host.core.console import console
 from host.core.owned_files import write_whole
 
 
@@ -91,3 +94,26 @@ def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
         active_standard_error_watts=fit.active_standard_error_watts,
         residual_watts=fit.residual_watts,
     )
+
+
+def print_profiles(report: ProfilesReport) -> None:
+    """Print every figure with its unit and source; assumed ones stand out."""
+    for profile in report.profiles:
+        table = Table("figure", "value", "unit", "source", title=f"{profile.name} ({profile.kind})")
+        table.columns[1].justify = "right"
+        for figure in profile.figures:
+            source = escape(figure.source)
+            table.add_row(
+                figure.figure, f"{figure.value:.6g}", figure.unit, f"[yellow]{source}[/]" if figure.assumed else source
+            )
+        console.print(table)
+        assumed = sum(figure.assumed for figure in profile.figures)
+        console.print(f"{profile.name}: {assumed} of {len(profile.figures)} figures are assumed\n")
+
+
+def print_power_fit(report: PowerFitReport) -> None:
+    """Print fitted watts with their standard errors, and where the profile is."""
+    console.print(f"idle   {report.idle_watts:.3f} W, standard error {report.idle_standard_error_watts:.3f} W")
+    console.print(f"active {report.active_watts:.3f} W more, standard error {report.active_standard_error_watts:.3f} W")
+    console.print(f"residual {report.residual_watts:.3f} W over {report.samples} rows in {report.seconds:.6g} s")
+    console.print(f"profile {report.profile} (on {report.base}): {escape(report.path)}", soft_wrap=True)

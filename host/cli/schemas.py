@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from pydantic import BaseModel
@@ -78,11 +77,6 @@ def find_output(name: str) -> type[msgspec.Struct]:
     return found
 
 
-def schema(name: str) -> dict[str, Any]:
-    """Return the JSON schema of what command `name` prints."""
-    return msgspec.json.schema(find_output(name))
-
-
 CONFIGURATIONS: dict[str, type[BaseModel]] = {
     "array": ArrayConfig,
     "job": JobConfig,
@@ -98,7 +92,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema_files() -> dict[str, str]:
     """Return file name -> content: one schema per command, and one for each kind of file that is read."""
-    schemas = {name: {"title": f"csd-emu {name} --json"} | schema(name) for name in list_outputs()}
+    schemas = {
+        name: {"title": f"csd-emu {name} --json"} | msgspec.json.schema(find_output(name)) for name in list_outputs()
+    }
     schemas |= {name: msgspec.json.schema(kind) for name, kind in RECORDS.items()}
     schemas |= {f"{name}.yaml": kind.model_json_schema() for name, kind in CONFIGURATIONS.items()}
     return {f"{name}.json": json.dumps({"$schema": DIALECT} | text, indent=2) + "\n" for name, text in schemas.items()}

@@ -19,7 +19,6 @@ from csd_emu.util.renamed import Renamed, old_name_of
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.core.console import console
 from host.monitoring.metrics import metric_names as names
-from host.monitoring.metrics import step_names
 from host.monitoring.metrics.metric import Metric
 from host.monitoring.run_registry import LiveRun
 
@@ -136,6 +135,11 @@ class ScrapeWindow:
     before: Readings | None
     now: Readings
 
+    def slide(self, readings: Readings) -> ScrapeWindow:
+        """Return the window that ends with these readings: since the round before the last that was seen end."""
+        ended = readings.first(names.ROUND) != self.now.first(names.ROUND)
+        return ScrapeWindow(self.now if ended else self.before, readings)
+
     def ratio(self, above: Metric | str, below: Metric | str, device: str = "") -> float | None:
         """Return how much one counter grew over how much another did; None if the latter did not."""
         labels = {"device": device} if device else {}
@@ -178,22 +182,6 @@ def scrape(run: LiveRun) -> Readings:
         ) from error
 
 
-class Recent:
-    """Remembers the last two scrapes between which a round ended."""
-
-    def __init__(self) -> None:
-        """Nothing has been seen."""
-        self._before: Readings | None = None
-        self._now: Readings | None = None
-
-    def add(self, readings: Readings) -> ScrapeWindow:
-        """Return the window that ends with these readings: since the round before the last that was seen end."""
-        if self._now is not None and readings.first(names.ROUND) != self._now.first(names.ROUND):
-            self._before = self._now
-        self._now = readings
-        return ScrapeWindow(self._before, readings)
-
-
 def make_report(run: LiveRun, window: ScrapeWindow) -> TopReport:
     """Return what is known of a run."""
     now = window.now
@@ -216,9 +204,9 @@ def make_report(run: LiveRun, window: ScrapeWindow) -> TopReport:
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES)),
         wall_seconds=now.sum(names.WALL_SECONDS),
         devices=[_device(window, device) for device in devices + others],
-        step=_whole(now.first(step_names.STEP)),
-        global_batch_size=_whole(now.first(step_names.GLOBAL_BATCH_SIZE)),
-        retunes=int(now.sum(step_names.RETUNES)) if now.first(step_names.STEP) is not None else None,
+        step=_whole(now.first(names.STEP)),
+        global_batch_size=_whole(now.first(names.GLOBAL_BATCH_SIZE)),
+        retunes=int(now.sum(names.RETUNES)) if now.first(names.STEP) is not None else None,
     )
 
 
@@ -237,7 +225,7 @@ def _device(window: ScrapeWindow, device: str) -> TopDevice:
         energy_joules=now.sum(names.ENERGY_JOULES, device=device),
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES, device=device)),
         memory_bytes=_whole(now.first(names.MEMORY_BYTES, device=device)),
-        slowdown_ratio=now.first(step_names.SLOWDOWN, device=device),
+        slowdown_ratio=now.first(names.SLOWDOWN, device=device),
     )
 
 
@@ -247,6 +235,8 @@ def _whole(value: float | None) -> int | None:
 
 _COLOURS = {"training": "green", "ready": "cyan", "lost": "red"}
 _NONE = "-"
+# Columns that hold no figures.
+_WORDS = ("drive", "state", "clock")
 # Below this width the columns that matter least are left out.
 _WIDE = 110
 _RECENT = "of the last round seen to end; before, since the run began"
@@ -264,17 +254,18 @@ def watch(run: LiveRun, interval_seconds: float, goes_on: Callable[[], bool]) ->
         EnvironmentUnfit: it goes on, and its metrics do not answer.
         KeyboardInterrupt: the user has seen enough.
     """
-    recent, pause = Recent(), threading.Event()
-    report = make_report(run, recent.add(scrape(run)))
+    window, pause = ScrapeWindow(None, scrape(run)), threading.Event()
+    report = make_report(run, window)
     with Live(render(report, console.width, _RECENT), console=console, auto_refresh=False) as live:
         while True:
             pause.wait(interval_seconds)
             try:
-                report = make_report(run, recent.add(scrape(run)))
+                window = window.slide(scrape(run))
             except EnvironmentUnfit:
                 if goes_on():
                     raise
                 break
+            report = make_report(run, window)
             live.update(render(report, console.width, _RECENT), refresh=True)
     console.print(f"the run has ended: {run.run_directory}", soft_wrap=True)
 
@@ -304,40 +295,33 @@ def _steps(report: TopReport) -> Text:
 
 def _table(report: TopReport, wide: bool) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("drive", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("clock", no_wrap=True)
     slowdowns = any(device.slowdown_ratio is not None for device in report.devices)
-    headings = ["batch", *(["slow-\ndown"] if slowdowns else []), "records/\ndevice s"]
-    headings += ["device s\ncomputing", "device s\nelapsed"] if wide else ["device s"]
-    headings += ["W", "J", "link", *(["memory"] if wide else [])]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for device in report.devices:
-        table.add_row(*_row(device, wide, slowdowns))
+    rows = [_row(device, wide, slowdowns) for device in report.devices]
+    for heading in rows[0] if rows else ():
+        table.add_column(heading, justify="left" if heading in _WORDS else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row.values())
     return table
 
 
-def _row(device: TopDevice, wide: bool, slowdowns: bool) -> list[Text | str]:
-    cells: list[Text | str] = [
-        device.device,
-        Text(device.state or _NONE, style=_COLOURS.get(device.state, "")),
-        device.clock or _NONE,
-        _NONE if device.batch_size is None else str(device.batch_size),
-        *([_number(device.slowdown_ratio, 2)] if slowdowns else []),
-        _number(device.records_per_device_second, 1),
-    ]
-    if wide:
-        cells.append(f"{device.compute_seconds:.3f}")
-    cells += [
-        f"{device.device_seconds:.3f}",
-        _number(device.power_watts, 2),
-        f"{device.energy_joules:.2f}",
-        _megabytes(device.host_link_bytes),
-    ]
-    if wide:
-        cells.append(_NONE if device.memory_bytes is None else _megabytes(device.memory_bytes))
-    return cells
+def _row(device: TopDevice, wide: bool, slowdowns: bool) -> dict[str, Text | str]:
+    """Return heading -> cell."""
+    memory = _NONE if device.memory_bytes is None else _megabytes(device.memory_bytes)
+    elapsed = f"{device.device_seconds:.3f}"
+    computing = {"device s\ncomputing": f"{device.compute_seconds:.3f}", "device s\nelapsed": elapsed}
+    return {
+        "drive": device.device,
+        "state": Text(device.state or _NONE, style=_COLOURS.get(device.state, "")),
+        "clock": device.clock or _NONE,
+        "batch": _NONE if device.batch_size is None else str(device.batch_size),
+        **({"slow-\ndown": _number(device.slowdown_ratio, 2)} if slowdowns else {}),
+        "records/\ndevice s": _number(device.records_per_device_second, 1),
+        **(computing if wide else {"device s": elapsed}),
+        "W": _number(device.power_watts, 2),
+        "J": f"{device.energy_joules:.2f}",
+        "link": _megabytes(device.host_link_bytes),
+        **({"memory": memory} if wide else {}),
+    }
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -8,13 +8,13 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from types import TracebackType
 from typing import IO, Any, cast
 
 import msgspec
+from rich.box import SIMPLE
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -180,6 +180,14 @@ def _print_servers(summary: Summary) -> None:
     )
 
 
+def figures_table(title: str, columns: Iterable[str], left: Collection[str]) -> Table:
+    """Return a table of figures: its columns are aligned to the right, but for those named in `left`."""
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    return table
+
+
 def print_whole(table: Table) -> None:
     """Print a table with all its figures: a narrow terminal may break its lines, but nothing is left out."""
     table.width = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
@@ -213,13 +221,6 @@ def print_json(output: msgspec.Struct) -> None:
     """Print one output as one indented JSON object."""
     sys.stdout.buffer.write(plain_json(msgspec.json.format(msgspec.json.encode(output))) + b"\n")
     sys.stdout.flush()
-
-
-class LogFormat(StrEnum):
-    """What standard error is written in."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def log_as_json(errors: Console) -> None:

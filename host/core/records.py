@@ -294,6 +294,14 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
         return sum(part.samples for part in self.in_time)
 
     @property
+    def step_parts(self) -> dict[str, list[DeviceStep]]:
+        """Device -> its parts in the steps in which it had records; empty for a round without steps."""
+        found: dict[str, list[DeviceStep]] = {}
+        for part in (part for step in self.steps for part in step.devices if part.batch_size):
+            found.setdefault(part.device, []).append(part)
+        return found
+
+    @property
     def node_joules(self) -> dict[str, dict[str, float]]:
         """Node -> component -> joules: drives, whether or not they returned anything, and the host."""
         return node_joules(self.devices, self.energy_joules)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 from csd_emu.perfmodel.power import sum_energy
@@ -97,16 +97,6 @@ class RunStats:
         for record in rounds:
             stats.add(record)
         return stats
-
-    def copy(self) -> Self:
-        """Return the sums as they are, which do not change any more."""
-        return replace(
-            self,
-            devices={name: replace(device, clocks=set(device.clocks)) for name, device in self.devices.items()},
-            device_seconds=dict(self.device_seconds),
-            node_joules=dict(self.node_joules),  # a round replaces the joules of a node
-            servers=dict(self.servers),
-        )
 
     def add(self, record: RoundRecord) -> None:
         """Add one more round."""

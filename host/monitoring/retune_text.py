@@ -7,11 +7,6 @@ from host.core.records import RetuneRecord
 _MOST_NAMES = 4
 
 
-def describe_retune(retune: RetuneRecord) -> str:
-    """Return a retune in a line: from which step, whose batches, and why."""
-    return f"from step {retune.step}: {describe_batches(retune)} ({retune.reason})"
-
-
 def describe_batches(retune: RetuneRecord, most: int = _MOST_NAMES) -> str:
     """Return the batches that change, such as ``csd-01 32 -> 15``; at most so many devices by name."""
     names = dict.fromkeys([*retune.before, *retune.after])

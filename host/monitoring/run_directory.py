@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import platform
@@ -20,10 +19,12 @@ import yaml
 from pydantic import BaseModel
 from safetensors.numpy import save
 
-from firmware_agent.common.atomic_files import append_file, read_file, read_lines, remove_partial, replace_file
+from csd_emu.util.file_locks import FOLDER, try_lock
+from firmware_agent.common.atomic_files import append_file, read_file, read_lines, remove_partial
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
+from host.core.owned_files import write_whole
 from host.core.records import EventKind, EventRecord, Record, RoundRecord, decode_record
 from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary
@@ -174,10 +175,8 @@ class RunDirectory:
         """
         if self._broken is not None:
             raise self._broken
-        line = msgspec.json.encode(record) + b"\n"
         try:
-            while line:
-                line = line[self._lines.write(line) :]
+            _write_all(self._lines, msgspec.json.encode(record) + b"\n")
         except OSError as error:
             self._lines.close()
             self._broken = _cannot_write(self.path / RECORDS_FILE, error)
@@ -196,9 +195,7 @@ class RunDirectory:
         try:
             if lines:
                 with append_file(path) as file:
-                    content = b"".join(lines)
-                    while content:
-                        content = content[file.write(content) :]
+                    _write_all(file, b"".join(lines))
         except OSError as error:
             raise _cannot_write(path, error) from error
 
@@ -332,10 +329,7 @@ def write_result(path: Path, content: bytes) -> None:
     Raises:
         EnvironmentUnfit: it cannot be written, for example because the disk is full; `path` is as it was.
     """
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+    write_whole(path, content, _go_on(path))
 
 
 def check_writable(runs: Path) -> None:
@@ -356,18 +350,21 @@ def _as_yaml(config: BaseModel) -> bytes:
 
 def _write_input(path: Path, content: bytes) -> None:
     """Write a file without which no run can be resumed."""
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{path}: cannot be written ({error.strerror}); free space, then start the run again"
-        ) from error
+    write_whole(path, content, "free space, then start the run again")
+
+
+def _write_all(file: IO[bytes], content: bytes) -> None:
+    """Write to a file without a buffer, which may take less at a time."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def _cannot_write(path: Path, error: OSError) -> EnvironmentUnfit:
-    return EnvironmentUnfit(
-        f"{path}: cannot be written ({error.strerror}); free space, then go on with csd-emu run --resume {path.parent}"
-    )
+    return EnvironmentUnfit(f"{path}: cannot be written ({error.strerror}); {_go_on(path)}")
+
+
+def _go_on(path: Path) -> str:
+    return f"free space, then go on with csd-emu run --resume {path.parent}"
 
 
 def _make_folder(runs: Path, stem: str) -> Path:
@@ -383,12 +380,10 @@ def _make_folder(runs: Path, stem: str) -> Path:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    descriptor = os.open(path, FOLDER)
+    if not try_lock(descriptor):
         os.close(descriptor)
-        raise EnvironmentUnfit(f"{path}: another csd-emu process works on this run; wait for it, or end it") from None
+        raise EnvironmentUnfit(f"{path}: another csd-emu process works on this run; wait for it, or end it")
     return descriptor
 
 

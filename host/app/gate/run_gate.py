@@ -49,9 +49,9 @@ from host.app.prepare import RunRequest
 from host.app.run_job import run_job
 from host.core.datasets import is_path
 from host.core.failures import failed_run
-from host.core.records import EventKind, EventRecord, RoundRecord, decode_record
+from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.summary import Summary
-from host.monitoring.run_directory import RECORDS_FILE, VERSIONS_FILE
+from host.monitoring.report.load_run import load_run
 
 # From so many rounds on a single disturbed one leaves the median among the undisturbed.
 ENOUGH_ROUNDS = 5
@@ -73,17 +73,9 @@ def measure(rounds: Sequence[RoundRecord]) -> dict[str, float]:
     }
 
 
-def read_rounds(records: Path) -> tuple[list[RoundRecord], list[str]]:
-    """Return the rounds in a run's records, and which drives were lost: its figures are then those of fewer drives."""
-    rounds: list[RoundRecord] = []
-    losses = []
-    for line in records.read_bytes().splitlines():
-        record = decode_record(line)
-        if isinstance(record, RoundRecord):
-            rounds.append(record)
-        elif isinstance(record, EventRecord) and record.what is EventKind.LOST:
-            losses.append(f"{record.device} was lost: {record.detail}")
-    return rounds, losses
+def list_losses(events: Sequence[EventRecord]) -> list[str]:
+    """Return which drives were lost in a run: its figures are then those of fewer drives."""
+    return [f"{event.device} was lost: {event.detail}" for event in events if event.what is EventKind.LOST]
 
 
 def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[str]:
@@ -91,7 +83,7 @@ def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[
 
     Args:
         rounds: of the run.
-        losses: which drives were lost (see `read_rounds`); empty if that is meant.
+        losses: which drives were lost (see `list_losses`); empty if that is meant.
     """
     failures = [f"{loss}; the figures are those of fewer drives" for loss in losses]
     if not rounds:
@@ -187,13 +179,14 @@ def _read_before(request: RunRequest, gate: Gate) -> GateBaseline | None:
 
 def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary: Summary, paths: Paths) -> GateReport:
     directory = Path(summary.run_directory)
-    rounds, losses = read_rounds(directory / RECORDS_FILE)
+    run = load_run(directory)
+    rounds, losses = run.rounds, list_losses(run.events)
     if summary.failures and not gate.write:
         told = [str(failed_run(summary.failures, summary.run_directory))]
         return GateReport(False, str(gate.baseline), False, [], told, [], list(request.notes), summary)
     if summary.failures:
         raise failed_run(summary.failures, summary.run_directory)
-    measured, information = measure(rounds), describe_run(request, directory, paths)
+    measured, information = measure(rounds), describe_run(request, run.versions, paths)
     failures = list_failures(rounds, [] if gate.allow_losses else losses)
     notes = [*request.notes, *losses, *list_doubts(rounds)]
     changed: list[str] = []
@@ -246,9 +239,8 @@ def _nothing_left() -> ConfigurationError:
     return ConfigurationError("--band: every figure is left out, so nothing would be compared; give one of them a band")
 
 
-def describe_run(request: RunRequest, directory: Path, paths: Paths) -> dict[str, str]:
+def describe_run(request: RunRequest, versions: Mapping[str, Any], paths: Paths) -> dict[str, str]:
     """Return what may differ between comparable runs, and explains differences of figures."""
-    versions = msgspec.json.decode((directory / VERSIONS_FILE).read_bytes())
     return {
         "machine": platform.machine(),
         "image": ImageStore(paths.images).describe().hash if request.config.engine == "qemu" else "none",

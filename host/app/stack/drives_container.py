@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from csd_emu.image import ImageStore
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
-from host.app.array_actions import ArrayStatus, keep_up, print_change
-from host.app.image_actions import import_image
+from host.app.array_actions import ArrayStatus, keep_up
 from host.app.stack.stack_settings import DRIVES_PORT, StackSettings
 from host.config.job_file import read_job
 from host.core.console import console
@@ -41,10 +41,10 @@ def run_drives(settings: StackSettings, paths: Paths, progress: Progress) -> Non
     if is_present(paths.presence(name)):
         raise EnvironmentUnfit(f"another container keeps array {name!r} up on this volume; end it first")
     if settings.image is not None:
-        import_image(paths, settings.image, progress)
+        ImageStore(paths.images).read(settings.image, progress)
     _forget_daemon(paths)
     _wait_for_run(name, paths)
-    keep_up(request, paths, progress, _say_up, print_change, partial(relay, settings.host, DRIVES_PORT))
+    keep_up(request, paths, progress, _say_up, partial(relay, settings.host, DRIVES_PORT))
 
 
 def read_request(settings: StackSettings) -> ArrayRequest:
@@ -129,11 +129,6 @@ def limit_bytes(files: Iterable[Path] = LIMIT_FILES) -> int | None:
     return None
 
 
-def needed_bytes(count: int) -> int:
-    """Return how much memory `count` drives need at the very least."""
-    return BASE_BYTES + count * DRIVE_BYTES
-
-
 def check_memory(count: int, limit: int | None, available_bytes: int) -> None:
     """Return if `count` drives fit.
 
@@ -145,7 +140,7 @@ def check_memory(count: int, limit: int | None, available_bytes: int) -> None:
     Raises:
         EnvironmentUnfit: they do not.
     """
-    needed = needed_bytes(count)
+    needed = BASE_BYTES + count * DRIVE_BYTES
     for bound, whose, remedy in (
         (limit, "this container may use", "raise CSD_DRIVES_MEMORY, in .env"),
         (available_bytes, "this machine has free", "free some"),

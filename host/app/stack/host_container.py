@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import threading
 from collections.abc import Callable
@@ -102,11 +101,11 @@ async def _watch_presence(name: str, paths: Paths) -> None:
     Raises:
         EnvironmentUnfit: none does.
     """
-    pause = asyncio.Event()
-    while is_present(paths.presence(name)):
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(pause.wait(), _LOOK_SECONDS)
-    raise EnvironmentUnfit("the container that keeps the drives up has ended; this one ends too, to wait for the next")
+    while True:
+        if not is_present(paths.presence(name)):
+            told = "the container that keeps the drives up has ended; this one ends too, to wait for the next"
+            raise EnvironmentUnfit(told)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _wait_for_array(name: str, paths: Paths, deadline: Deadline) -> None:

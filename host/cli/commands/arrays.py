@@ -34,19 +34,19 @@ def up(
 ) -> None:
     """Start an array that stays up, with the data of a job (the quickstart's, if none is given)."""
     if plan:
-        _show_plan(array, engine and engine.value, as_json)
+        _show_plan(array, engine, as_json)
         return
     with INTERRUPTS.deferred():
-        from host.app.array_actions import ArrayStatus, StatusReport, bring_up, keep_up, print_change, read_up
+        from host.app.array_actions import ArrayStatus, StatusReport, bring_up, keep_up, read_up
 
-        request = read_up(array, job, engine and engine.value)
+        request = read_up(array, job, engine)
 
     def show(status: ArrayStatus) -> None:
         print_json(status) if as_json else print_status(StatusReport([status]))
 
     with StageProgress(quiet=as_json) as progress:
         if stay:
-            keep_up(request, Paths.default(), progress, show, print_change)
+            keep_up(request, Paths.default(), progress, show)
         else:
             show(bring_up(request, Paths.default(), progress))
 
@@ -119,7 +119,7 @@ def validate(
     with INTERRUPTS.deferred():
         from host.app.validation import validate_files
 
-    report = validate_files(array, job, engine and engine.value, dry_run, Paths.default(), build)
+    report = validate_files(array, job, engine, dry_run, Paths.default(), build)
     print_json(report) if as_json else print_validation(report)
 
 

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
-from host.core.console import StageProgress, console, print_json
+from host.core.console import StageProgress, console, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -51,7 +49,8 @@ def calibrate(
 ) -> None:
     """Measure what a training step of a model costs on a virtual drive, or a real one, and keep it as a table."""
     with INTERRUPTS.deferred():
-        from host.app.calibration_report import measure, verify_rows
+        from host.app.calibration_report import calibrate as calibrate_machine
+        from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
         spec = read_spec(model, classes, argument or [])
@@ -59,14 +58,12 @@ def calibrate(
         real = _real_drive(inventory, drive, verify)
     paths = Paths.default()
     with StageProgress(quiet=as_json) as progress:
-        if real is not None:
-            from host.app.real_drive import calibrate_drive
-
-            report = calibrate_drive(request, real, output, paths, progress)
-        elif verify is None:
-            report = measure(request, output, paths, progress)
-        else:
+        if verify is not None:
             report = verify_rows(request, verify, paths, progress)
+        elif real is not None:
+            report = keep_table(real.measure, request, output, paths, progress, real.name)
+        else:
+            report = keep_table(calibrate_machine, request, output, paths, progress)
     print_json(report) if as_json else print_calibration(report)
     raise typer.Exit(0 if report.confirmed else 1)
 
@@ -91,12 +88,9 @@ def _real_drive(inventory: Path | None, drive: str | None, verify: int | None) -
 def print_calibration(report: CalibrationReport) -> None:
     """Print a calibration table, and the rows that were measured again."""
     shape = "x".join(map(str, report.input_shape))
-    table = Table(
-        title=f"{report.model} at {shape}, seconds per step (clock: {report.clock})", box=SIMPLE, padding=(0, 1, 0, 0)
-    )
-    real = bool(report.drive)
-    for name in ("batch", "forward", "backward", "update", "step", report.profile, "memory", "layers", "wall s"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title = f"{report.model} at {shape}, seconds per step (clock: {report.clock})"
+    columns = ("batch", "forward", "backward", "update", "step", report.profile, "memory", "layers", "wall s")
+    table = figures_table(title, columns, left=())
     for row in report.rows:
         phases = row.reference_seconds
         seconds = (phases.forward, phases.backward, phases.update, phases.total, row.profile_seconds.total)
@@ -108,7 +102,7 @@ def print_calibration(report: CalibrationReport) -> None:
         (
             f"measured on drive {report.drive}, a {report.profile}, by its own clock; the steps of a batch scatter by "
             f"{max(row.spread for row in report.rows):.1%} at most; memory: the agent's peak\n"
-            if real
+            if report.drive
             else f"forward to step: on the counted 1 GIPS core; {report.profile}: the step on that drive; memory: the "
             "agent's peak\n"
         )
@@ -164,11 +158,9 @@ def fidelity(
 def print_fidelity(report: FidelityReport) -> None:
     """Print how far drive and emulation differ, and what would make them agree."""
     title = f"{report.drive} against an emulated {report.profile}, seconds per step"
-    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("model", "batch", f"emulated ({report.emulated_clock})", f"drive ({report.drive_clock})"):
-        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
-    for name in ("drive / emulated", "spread", "steps"):
-        table.add_column(name, justify="right", no_wrap=True)
+    clocks = f"emulated ({report.emulated_clock})", f"drive ({report.drive_clock})"
+    columns = ("model", "batch", *clocks, "drive / emulated", "spread", "steps")
+    table = figures_table(title, columns, left=("model",))
     for row in report.rows:
         mark = " *" if row.extrapolated else ""
         table.add_row(

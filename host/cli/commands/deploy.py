@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -19,11 +19,7 @@ from host.cli.common_options import Json
 from host.core.console import StageProgress, console, errors, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 from host.deploy.compatibility import Form
-from host.deploy.verb_protocol import VerbOutcome
-
-if TYPE_CHECKING:
-    from host.deploy.verb_protocol import DeployReport, VerbOutcome
-
+from host.deploy.verb_protocol import VERBS, DeployReport, VerbOptions, VerbOutcome, exit_code
 
 # Of results, in the order in which they are counted.
 _COLOURS = {"done": "green", "unchanged": "green", "planned": "cyan", "skipped": "yellow", "failed": "red"}
@@ -59,7 +55,6 @@ def deploy(
     with INTERRUPTS.deferred():
         from host.deploy.run_verb import DeployRequest, read_seconds
         from host.deploy.run_verb import deploy as run_deploy
-        from host.deploy.verb_protocol import VERBS, VerbOptions, exit_code
 
     request = DeployRequest(
         inventory,
@@ -145,31 +140,27 @@ class LiveBoard:
 
     def __init__(self, quiet: bool = False) -> None:
         """Show nothing if `quiet`."""
-        self._lock = threading.Lock()
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+        hidden = quiet or not errors.is_terminal
+        self._bar = Progress(*columns, console=errors, transient=True, disable=hidden)
+        self._all = self._bar.add_task("all drives", total=None)
         self._tasks: dict[str, TaskID] = {}
-        self._bar: Progress | None = None
-        if not quiet and errors.is_terminal:
-            columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
-            self._bar = Progress(*columns, console=errors, transient=True)
-            self._all = self._bar.add_task("all drives", total=None)
+        self._lock = threading.Lock()
 
     def __enter__(self) -> LiveBoard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
+        if not self._bar.disable:
             self._bar.stop()
 
     def begin(self, drives: int) -> None:
         """See `Board`."""
-        if self._bar is not None:
-            self._bar.update(self._all, total=drives)
-            self._bar.start()
+        self._bar.update(self._all, total=drives)
+        self._bar.start()
 
     def show(self, drive: str, what: str, share: float | None) -> None:
         """See `Board`."""
-        if self._bar is None:
-            return
         text = escape(f"{drive}: {what}")
         with self._lock:
             task = self._tasks.get(drive)
@@ -179,8 +170,6 @@ class LiveBoard:
 
     def finish(self, outcome: VerbOutcome) -> None:
         """See `Board`."""
-        if self._bar is None:
-            return
         with self._lock:
             task = self._tasks.pop(outcome.drive, None)
         if task is not None:

@@ -25,11 +25,11 @@ def image_build(
     as_json: Json = False,
 ) -> None:
     """Build the image of this version; needs no root, and is checked by one boot."""
-    from host.app.image_actions import build_image
+    from csd_emu.image import ImageStore
 
     with StageProgress(quiet=as_json) as progress:
-        report = build_image(Paths.default(), progress, rebuild)
-    print_json(report) if as_json else print_images(report)
+        ImageStore(Paths.default().images).ensure(progress, rebuild=rebuild)
+    _show(as_json)
 
 
 @image_app.command("export")
@@ -38,12 +38,12 @@ def image_export(
     as_json: Json = False,
 ) -> None:
     """Write the image of this version as one file, without keys, for machines that shall not build it."""
-    from host.app.image_actions import export_image
+    from csd_emu.image import ImageStore
 
     with StageProgress(quiet=as_json) as progress:
         progress.stage(f"write {file}")
-        report = export_image(Paths.default(), file)
-    print_json(report) if as_json else print_images(report)
+        ImageStore(Paths.default().images).write(file)
+    _show(as_json)
 
 
 @image_app.command("import")
@@ -52,11 +52,11 @@ def image_import(
     as_json: Json = False,
 ) -> None:
     """Make the image of this version from an exported file, with keys of its own, unless it is there."""
-    from host.app.image_actions import import_image
+    from csd_emu.image import ImageStore
 
     with StageProgress(quiet=as_json) as progress:
-        report = import_image(Paths.default(), file, progress)
-    print_json(report) if as_json else print_images(report)
+        ImageStore(Paths.default().images).read(file, progress)
+    _show(as_json)
 
 
 @image_app.command("key")
@@ -70,10 +70,7 @@ def image_key() -> None:
 @image_app.command("list")
 def image_list(as_json: Json = False) -> None:
     """List the images in the cache."""
-    from host.app.image_actions import list_images
-
-    report = list_images(Paths.default())
-    print_json(report) if as_json else print_images(report)
+    _show(as_json)
 
 
 @image_app.command("prune")
@@ -82,6 +79,14 @@ def image_prune(as_json: Json = False) -> None:
     from host.app.image_actions import prune_images
 
     report = prune_images(Paths.default())
+    print_json(report) if as_json else print_images(report)
+
+
+def _show(as_json: bool) -> None:
+    """Print the images that are in the cache now."""
+    from host.app.image_actions import list_images
+
+    report = list_images(Paths.default())
     print_json(report) if as_json else print_images(report)
 
 

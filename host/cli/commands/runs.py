@@ -12,7 +12,7 @@ from rich.table import Table
 from csd_emu.config.servers_file import read_servers
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from host.app.gate.gate_checks import Verdict, format_band, list_changes, remedy
+from host.app.gate.gate_checks import GateReport, Verdict, format_band, list_changes, remedy
 from host.cli.common_options import (
     ArrayOption,
     CommunicationOption,
@@ -30,7 +30,6 @@ from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
 
 if TYPE_CHECKING:
-    from host.app.gate.gate_checks import GateReport
     from host.app.prepare import RunRequest
     from host.config.resolve import JobChanges
 
@@ -77,15 +76,14 @@ def run(
             console.print("drives, metrics and live page stay until Ctrl-C")
 
     staying = Staying(show_and_stay) if stay else None
-    chosen = engine and engine.value
     if resume is not None:
         _check_resumed(job, array, tuner, comm, placement, prefer, servers, server)
         with StageProgress(quiet=as_json) as progress:
-            summary = resume_run(resume, chosen, Paths.default(), progress, as_json, staying, trust)
+            summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
     else:
         keys = None if prefer is None else {"prefer": prefer}
-        changes = JobChanges(tuner and tuner.value, comm and comm.value, placement, keys)
-        request = _read_files(job, array, servers, server, chosen, changes)
+        changes = JobChanges(tuner, comm, placement, keys)
+        request = _read_files(job, array, servers, server, engine, changes)
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
@@ -203,7 +201,7 @@ def ci_run(
             from host.config.resolve import resolve_run
 
             gate = Gate(baseline, junit, parse_bands(band or []), write or update, update, allow_losses)
-            request = prepare_run(resolve_run(job, array, engine and engine.value))
+            request = prepare_run(resolve_run(job, array, engine))
         with StageProgress(quiet=as_json) as progress:
             report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
     print_json(report) if as_json else print_gate(report)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from host.cli.common_options import Json, complete_example, complete_profile, complete_schema
 from host.cli.shipped_examples import ExamplesReport, NamedText
-from host.core.console import console, print_json
+from host.core.console import print_json
 from host.core.interrupts import INTERRUPTS
-
-if TYPE_CHECKING:
-    from host.cli.power_reports import PowerFitReport, ProfilesReport
 
 power_app = typer.Typer(no_args_is_help=True, help="Power models of drives and hosts.")
 
@@ -30,7 +25,7 @@ def profiles(
 ) -> None:
     """Show the figures of profiles, each with its unit and its source."""
     with INTERRUPTS.deferred():
-        from host.cli.power_reports import report_profiles
+        from host.cli.power_reports import print_profiles, report_profiles
 
     report = report_profiles(name, Paths.default())
     print_json(report) if as_json else print_profiles(report)
@@ -47,33 +42,10 @@ def power_fit(
 ) -> None:
     """Fit idle and active watts to a meter's log, and write them as a profile of your own."""
     with INTERRUPTS.deferred():
-        from host.cli.power_reports import fit_log
+        from host.cli.power_reports import fit_log, print_power_fit
 
     report = fit_log(log, profile, name, Paths.default())
     print_json(report) if as_json else print_power_fit(report)
-
-
-def print_profiles(report: ProfilesReport) -> None:
-    """Print every figure with its unit and source; assumed ones stand out."""
-    for profile in report.profiles:
-        table = Table("figure", "value", "unit", "source", title=f"{profile.name} ({profile.kind})")
-        table.columns[1].justify = "right"
-        for figure in profile.figures:
-            source = escape(figure.source)
-            table.add_row(
-                figure.figure, f"{figure.value:.6g}", figure.unit, f"[yellow]{source}[/]" if figure.assumed else source
-            )
-        console.print(table)
-        assumed = sum(figure.assumed for figure in profile.figures)
-        console.print(f"{profile.name}: {assumed} of {len(profile.figures)} figures are assumed\n")
-
-
-def print_power_fit(report: PowerFitReport) -> None:
-    """Print fitted watts with their standard errors, and where the profile is."""
-    console.print(f"idle   {report.idle_watts:.3f} W, standard error {report.idle_standard_error_watts:.3f} W")
-    console.print(f"active {report.active_watts:.3f} W more, standard error {report.active_standard_error_watts:.3f} W")
-    console.print(f"residual {report.residual_watts:.3f} W over {report.samples} rows in {report.seconds:.6g} s")
-    console.print(f"profile {report.profile} (on {report.base}): {escape(report.path)}", soft_wrap=True)
 
 
 def example(

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.units import format_bytes
+from host.app.tune_report import TunedDevice, TuneReport
 from host.cli.common_options import ArrayOption, JobFile, Json
-from host.core.console import StageProgress, console, print_json, print_whole
+from host.core.console import StageProgress, console, figures_table, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 from host.core.plain_text import counted
-
-if TYPE_CHECKING:
-    from host.app.tune_report import TunedDevice, TuneReport
-
-
-class HostRatioChoice(StrEnum):
-    """Which end of the host profile's band is taken for its speed."""
-
-    low = "low"
-    middle = "middle"
-    high = "high"
 
 
 def tune(
     job: JobFile,
     array: ArrayOption,
     host: Annotated[
-        HostRatioChoice, typer.Option(help="how many drives the host is worth, of its profile's band")
-    ] = HostRatioChoice.middle,
+        Literal["low", "middle", "high"], typer.Option(help="how many drives the host is worth, of its profile's band")
+    ] = "middle",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="measure a missing calibration table first, on a virtual drive")
     ] = False,
@@ -51,7 +38,7 @@ def tune(
     if calibrate:
         with StageProgress(quiet=as_json) as progress:
             calibrate_missing(request, paths, progress)
-    report = make_report(request, CalibrationStore(paths.calibration), host.value)
+    report = make_report(request, CalibrationStore(paths.calibration), host)
     print_json(report) if as_json else print_tune(report)
 
 
@@ -61,9 +48,7 @@ _COLUMNS = ("device", "batch", "step s", "records/s", "memory", "of", "error", "
 def print_tune(report: TuneReport) -> None:
     """Print a row per group of equal devices, the step, the epoch, and what equal batches would give."""
     shape = "x".join(map(str, report.input_shape))
-    table = Table(title=f"{report.model} at {shape} on {report.array}", box=SIMPLE, padding=(0, 1, 0, 0))
-    for number, name in enumerate(_COLUMNS):
-        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
+    table = figures_table(f"{report.model} at {shape} on {report.array}", _COLUMNS, left=("device",))
     for _, group in groupby(report.devices, key=lambda device: (device.profile, device.batch_size)):
         table.add_row(*_cells(list(group)))
     print_whole(table)

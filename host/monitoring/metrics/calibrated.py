@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from host.core.device_time import StepModel, batch_counts, micro_batch_counts, pass_seconds
-from host.core.records import DeviceStep, RoundRecord
+from host.core.records import RoundRecord
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Calibrated:
     epochs: int = 1
     micro_batches: Mapping[str, int] = field(default_factory=dict)
 
-    def records_per_second(self, record: RoundRecord) -> Mapping[tuple[str, str], float]:
+    def records_per_second(self, record: RoundRecord) -> Mapping[tuple[str, ...], float]:
         """Return (device, clock) -> records per second of compute, had each done its part as its table says.
 
         Devices whose table does not cover the batch sizes of the round are left out, and those that were late.
@@ -45,10 +45,7 @@ class Calibrated:
                 yield part.device, part.samples, pass_seconds(model, batches).total
 
     def _steps(self, record: RoundRecord) -> Iterator[tuple[str, int, float]]:
-        found: dict[str, list[DeviceStep]] = {}
-        for part in (part for step in record.steps for part in step.devices if part.batch_size):
-            found.setdefault(part.device, []).append(part)
-        for device, parts in found.items():
+        for device, parts in record.step_parts.items():
             if all(self._covers(device, size) for size in {part.batch_size for part in parts}):
                 seconds = math.fsum(part.expected_seconds for part in parts)
                 yield device, sum(part.batch_size for part in parts), seconds

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from host.monitoring.metrics.metric import ROUND_BUCKETS, STEP_BUCKETS, Metric
-from host.monitoring.metrics.server_names import SERVER_METRICS
-from host.monitoring.metrics.step_names import POSSIBLE_RATE, STEP_METRICS
 
 BUILD_INFO = Metric("csd_build_info", "gauge", "", ("version", "python_version"), "1; which csd-emu serves this")
 RUN_INFO = Metric("csd_run_info", "gauge", "", ("array", "engine", "model", "mode"), "1; what runs where")
@@ -182,6 +180,118 @@ REJECTED = Metric(
     outlives=True,
 )
 
+# Of synchronous steps.
+STEP = Metric("csd_step", "gauge", "", ("mode",), "The last synchronous step that ended; 0 before the first")
+ARRAY_STEP_SECONDS = Metric(
+    "csd_step_duration_seconds",
+    "histogram",
+    "seconds",
+    ("mode", "clock"),
+    "Composed array time of a synchronous step: compute, flash and link",
+    STEP_BUCKETS,
+)
+GLOBAL_BATCH_SIZE = Metric("csd_global_batch_size", "gauge", "", (), "Records in the last synchronous step")
+LEARNING_RATE = Metric("csd_learning_rate", "gauge", "", (), "That the host's optimiser took the last step with")
+IMBALANCE = Metric(
+    "csd_step_imbalance_ratio",
+    "gauge",
+    "ratio",
+    ("clock",),
+    "(max - min) / max of the devices' compute seconds in the last synchronous step",
+)
+POSSIBLE_RATE = Metric(
+    "csd_possible_records_per_second",
+    "gauge",
+    "",
+    ("clock",),
+    "What the tables, scaled by the speeds observed, allowed in the last step by compute alone",
+)
+RETUNES = Metric("csd_retunes_total", "counter", "", ("device",), "Times that the device's batch size was changed")
+SLOWDOWN = Metric(
+    "csd_device_slowdown_ratio",
+    "gauge",
+    "ratio",
+    ("device", "clock"),
+    "Observed over expected compute seconds of the device in the last step, where it has a table",
+)
+DISTURBANCE_WEIGHT = Metric(
+    "csd_disturbance_weight",
+    "gauge",
+    "",
+    ("device",),
+    "Cgroup weight of the work that the job had compete in the last step, 0 for none; the trainer has 100",
+)
+LATE_STEPS = Metric(
+    "csd_late_steps_total",
+    "counter",
+    "",
+    ("device",),
+    "Steps that did not wait for the device: its gradient was dropped",
+)
+MIXED_STEPS = Metric(
+    "csd_mixed_steps_total",
+    "counter",
+    "",
+    (),
+    "Steps in which part of the gradient holds slices of a device that was lost",
+)
+
+PS_LAYERS = Metric(
+    "csd_ps_layers", "gauge", "", (), "Layers that the host computed in the last step; 0 of a whole model"
+)
+PS_BYTES = Metric(
+    "csd_ps_bytes", "gauge", "bytes", (), "Parameters and buffers of these layers, which do not cross the link"
+)
+CROSSED_BYTES = Metric(
+    "csd_crossed_bytes_total",
+    "counter",
+    "bytes",
+    ("direction",),
+    "Activations and labels to the host (up), their gradients to the drives (down), where a model is cut",
+)
+
+COMM_SLICE_BYTES = Metric(
+    "csd_comm_partition_bytes", "gauge", "bytes", (), "Size of a slice in the last step; none of whole tensors"
+)
+COMM_CREDIT_BYTES = Metric(
+    "csd_comm_credit_bytes", "gauge", "bytes", (), "How much may be under way to or from a drive; none without a limit"
+)
+COMM_CHANGES = Metric(
+    "csd_comm_tuner_changes_total", "counter", "", (), "Steps that were sent otherwise than the one before in the round"
+)
+
+# Of several servers that train together.
+SERVER_INFO = Metric(
+    "csd_server_info", "gauge", "", ("server",), "1; the server whose host this is: join it on job and instance"
+)
+SERVERS_EXPECTED = Metric(
+    "csd_servers_expected", "gauge", "", (), "Servers that the run was begun with; only where several train together"
+)
+SERVERS = Metric(
+    "csd_servers", "gauge", "", (), "Servers, this one included, that took the last step together, or have met since"
+)
+SERVER_STEPS = Metric("csd_server_steps_total", "counter", "", (), "Steps that were taken together with other servers")
+ALLREDUCE_BYTES = Metric(
+    "csd_allreduce_bytes_total", "counter", "bytes", (), "Sent by this server to others to add up gradients"
+)
+ALLREDUCE_SECONDS = Metric(
+    "csd_allreduce_seconds_total",
+    "counter",
+    "seconds",
+    ("clock",),
+    "Device time of adding up gradients over the servers, composed from bytes",
+)
+SERVER_WAIT_SECONDS = Metric(
+    "csd_server_wait_seconds_total",
+    "counter",
+    "seconds",
+    ("clock",),
+    "Device time in which this server had done its part of a step, and another had not",
+)
+RENDEZVOUS = Metric(
+    "csd_rendezvous_total", "counter", "", (), "Times that the servers met anew after one was lost or came back"
+)
+
 METRICS: tuple[Metric, ...] = (
     *(BUILD_INFO, RUN_INFO, DEVICE_INFO, DEVICE_UP, DEVICE_STATE, BOOT_SECONDS, SCALE_RATIO),
     *(DEVICE_SECONDS, COMPUTE_SECONDS, NVME_SECONDS, LINK_SECONDS, STEP_SECONDS),
@@ -189,8 +299,12 @@ METRICS: tuple[Metric, ...] = (
     *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
-    *STEP_METRICS,
-    *SERVER_METRICS,
+    *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),
+    *(RETUNES, SLOWDOWN, DISTURBANCE_WEIGHT, LATE_STEPS, MIXED_STEPS),
+    *(PS_LAYERS, PS_BYTES, CROSSED_BYTES),
+    *(COMM_SLICE_BYTES, COMM_CREDIT_BYTES, COMM_CHANGES),
+    *(SERVER_INFO, SERVERS_EXPECTED, SERVERS, SERVER_STEPS),
+    *(ALLREDUCE_BYTES, ALLREDUCE_SECONDS, SERVER_WAIT_SECONDS, RENDEZVOUS),
     *(REJOINS, ERRORS, REJECTED),
 )
 

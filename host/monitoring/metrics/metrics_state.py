@@ -26,9 +26,7 @@ from host.monitoring.metrics.round_counting import (
     begin_device,
 )
 from host.monitoring.metrics.series_store import Store
-from host.monitoring.metrics.server_counting import add_servers, begin_servers, show_servers
-from host.monitoring.metrics.server_names import SERVER_INFO
-from host.monitoring.metrics.step_counting import add_retune, add_step
+from host.monitoring.metrics.step_counting import add_retune, add_servers, add_step, begin_servers, show_servers
 from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunListener, RunStart
 from host.training.contributions import reason_of
@@ -79,7 +77,7 @@ class MetricsState(RunListener):
         self.revision = 0
         self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
         self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
-        self._store.set(SERVER_INFO, (run.server or run.array,), 1)
+        self._store.set(names.SERVER_INFO, (run.server or run.array,), 1)
         for device in run.devices:
             self._store.add(names.REJOINS, (device,))
             for kind in _ERRORS.values():

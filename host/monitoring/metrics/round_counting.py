@@ -14,7 +14,7 @@ from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric import Metric
 from host.monitoring.metrics.series_store import Labels, Store
-from host.monitoring.metrics.step_counting import begin_device_steps, begin_steps, share_phase, step_seconds
+from host.monitoring.metrics.step_counting import begin_device_steps, begin_steps, share_phase
 from host.monitoring.run_facts import DeviceFacts
 
 # Where an energy figure comes from.
@@ -77,10 +77,8 @@ def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> Non
 
 def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrated) -> None:
     """Add a round whose steps were added: its drives, the energy of all nodes, and the array's own figures."""
-    store.clear(names.CALIBRATED_RATE)
-    for labels, rate in calibrated.records_per_second(record).items():
-        store.set(names.CALIBRATED_RATE, labels, rate)
-    steps = step_seconds(record)
+    store.replace(names.CALIBRATED_RATE, calibrated.records_per_second(record))
+    steps = record.step_parts
     shown = {part.device for part in record.steps[-1].devices} if record.steps else set()
     for part in record.devices:
         _count(store, part, _EXCHANGED)
@@ -90,7 +88,7 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
             store.set(names.BATCH_SIZE, (part.device,), part.batch_size)
     for part in record.in_time:  # other work was thrown away, and is longer than the round
         _count(store, part, _TRAINED)
-        _add_steps(store, part, steps.get(part.device, ()))
+        _add_steps(store, part, [step.compute_seconds for step in steps.get(part.device, ())])
     _add_energy(store, record)
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
@@ -129,13 +127,15 @@ def _add_steps(store: Store, part: DeviceRound, own_seconds: Sequence[float]) ->
 
 
 def _add_energy(store: Store, record: RoundRecord) -> None:
-    joules = record.node_joules
-    store.clear(names.POWER_WATTS)
-    for node in joules.keys() | set(record.idle):
+    nodes = record.node_joules
+    for node in nodes.keys() | set(record.idle):
         store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
-    for node, parts in joules.items():
-        for component, value in parts.items():
-            labels = (node, component, METER if component == MEASURED else MODEL, record.clock)
-            store.add(names.ENERGY_JOULES, labels, value)
-            if record.array_seconds:
-                store.set(names.POWER_WATTS, labels, value / record.array_seconds)
+    joules = {
+        (node, component, METER if component == MEASURED else MODEL, record.clock): value
+        for node, parts in nodes.items()
+        for component, value in parts.items()
+    }
+    for labels, value in joules.items():
+        store.add(names.ENERGY_JOULES, labels, value)
+    seconds = record.array_seconds
+    store.replace(names.POWER_WATTS, {labels: value / seconds for labels, value in joules.items()} if seconds else {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from host.monitoring.metrics.metric import Metric
 
@@ -77,16 +77,15 @@ class Store:
             del series.values[labels]
         self._note_change(series)
 
-    def clear(self, metric: Metric) -> None:
-        """Forget a gauge's series."""
+    def replace(self, metric: Metric, values: Mapping[Labels, float]) -> None:
+        """Set a gauge's series in place of those that it has."""
         series = self._of(metric)
-        series.values.clear()
+        series.values = {labels: (float(value),) for labels, value in values.items()}
         self._note_change(series)
 
     def text(self, metric: Metric, hidden: frozenset[str]) -> str:
         """Return the lines of a metric's series but those of the `hidden` devices; empty if there are none."""
-        series = self._series.get(metric)
-        return series.text(hidden) if series is not None else ""
+        return self._of(metric).text(hidden)
 
     def _of(self, metric: Metric) -> _Series:
         if (series := self._series.get(metric)) is None:

@@ -1,33 +1,29 @@
-"""Additions of synchronous steps to the series of devices and array."""
+"""Additions of synchronous steps to the series of devices, array and servers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from host.core.records import RetuneRecord, RoundRecord, SendingRecord, StepRecord
+from host.core.records import RetuneRecord, SendingRecord, ServersRecord, StepRecord
 from host.monitoring.metrics import metric_names as names
-from host.monitoring.metrics import step_names
 from host.monitoring.metrics.series_store import Store
-
-DEVICE_COUNTERS = (step_names.RETUNES, step_names.LATE_STEPS)
 
 
 def begin_steps(store: Store, mode: str, clock: str) -> None:
     """Make the array's series of a synchronous run, counters at 0 if they are new."""
-    store.add(step_names.STEP, (mode,))
-    store.observe(step_names.ARRAY_STEP_SECONDS, (mode, clock))
-    store.add(step_names.MIXED_STEPS, ())
-    store.add(step_names.COMM_CHANGES, ())
+    store.add(names.STEP, (mode,))
+    store.observe(names.ARRAY_STEP_SECONDS, (mode, clock))
+    store.add(names.MIXED_STEPS, ())
+    store.add(names.COMM_CHANGES, ())
     for direction in ("up", "down"):
-        store.add(step_names.CROSSED_BYTES, (direction,))
+        store.add(names.CROSSED_BYTES, (direction,))
 
 
 def begin_device_steps(store: Store, device: str) -> None:
     """Make a device's series, counters at 0 if they are new."""
-    for metric in DEVICE_COUNTERS:
+    for metric in (names.RETUNES, names.LATE_STEPS, names.DISTURBANCE_WEIGHT):
         store.add(metric, (device,))
-    store.add(step_names.DISTURBANCE_WEIGHT, (device,))
 
 
 def add_step(store: Store, mode: str, step: StepRecord, before: StepRecord | None, clocks: Mapping[str, str]) -> None:
@@ -41,15 +37,15 @@ def add_step(store: Store, mode: str, step: StepRecord, before: StepRecord | Non
         clocks: device -> clock of its seconds.
     """
     clock = "+".join(sorted(set(clocks.values())))
-    store.observe(step_names.ARRAY_STEP_SECONDS, (mode, clock), step.array_seconds, 1)
-    store.add(step_names.MIXED_STEPS, (), float(step.mixed))
+    store.observe(names.ARRAY_STEP_SECONDS, (mode, clock), step.array_seconds, 1)
+    store.add(names.MIXED_STEPS, (), float(step.mixed))
     for device in _members(step):
         begin_device_steps(store, device)
     for device in {*_members(step), *(() if before is None else _members(before))}:
-        store.set(step_names.DISTURBANCE_WEIGHT, (device,), step.disturbed.get(device, 0))
+        store.set(names.DISTURBANCE_WEIGHT, (device,), step.disturbed.get(device, 0))
     for device in step.late:
-        store.add(step_names.LATE_STEPS, (device,), 1)
-    store.add(step_names.COMM_CHANGES, (), float(before is not None and before.sending != step.sending))
+        store.add(names.LATE_STEPS, (device,), 1)
+    store.add(names.COMM_CHANGES, (), float(before is not None and before.sending != step.sending))
     _add_placement(store, step)
     _show(store, mode, step, clock, clocks)
 
@@ -58,7 +54,7 @@ def add_retune(store: Store, retune: RetuneRecord) -> None:
     """Count whose batches were changed."""
     for device in retune.before.keys() | retune.after.keys():
         changed = retune.before.get(device, 0) != retune.after.get(device, 0)
-        store.add(step_names.RETUNES, (device,), float(changed))
+        store.add(names.RETUNES, (device,), float(changed))
 
 
 def _members(step: StepRecord) -> list[str]:
@@ -67,18 +63,10 @@ def _members(step: StepRecord) -> list[str]:
 
 def _add_placement(store: Store, step: StepRecord) -> None:
     placed = step.placement
-    store.add(step_names.CROSSED_BYTES, ("up",), 0 if placed is None else placed.up_bytes)
-    store.add(step_names.CROSSED_BYTES, ("down",), 0 if placed is None else placed.down_bytes)
-    store.set(step_names.PS_LAYERS, (), 0 if placed is None else placed.layers)
-    store.set(step_names.PS_BYTES, (), 0 if placed is None else placed.state_bytes)
-
-
-def step_seconds(record: RoundRecord) -> Mapping[str, Sequence[float]]:
-    """Return device -> compute seconds of each step in which it had records; empty for a round without steps."""
-    found: dict[str, list[float]] = {}
-    for part in (part for step in record.steps for part in step.devices if part.batch_size):
-        found.setdefault(part.device, []).append(part.compute_seconds)
-    return found
+    store.add(names.CROSSED_BYTES, ("up",), 0 if placed is None else placed.up_bytes)
+    store.add(names.CROSSED_BYTES, ("down",), 0 if placed is None else placed.down_bytes)
+    store.set(names.PS_LAYERS, (), 0 if placed is None else placed.layers)
+    store.set(names.PS_BYTES, (), 0 if placed is None else placed.state_bytes)
 
 
 def share_phase(seconds: float, steps: int, own: Sequence[float]) -> list[tuple[float, int]]:
@@ -94,23 +82,43 @@ def share_phase(seconds: float, steps: int, own: Sequence[float]) -> list[tuple[
 
 
 def _show(store: Store, mode: str, step: StepRecord, clock: str, clocks: Mapping[str, str]) -> None:
-    store.set(step_names.STEP, (mode,), step.step)
-    store.set(step_names.GLOBAL_BATCH_SIZE, (), step.samples)
-    store.set(step_names.LEARNING_RATE, (), step.learning_rate)
+    store.set(names.STEP, (mode,), step.step)
+    store.set(names.GLOBAL_BATCH_SIZE, (), step.samples)
+    store.set(names.LEARNING_RATE, (), step.learning_rate)
     sending = step.sending or SendingRecord("fifo")
     for metric, size in (
-        (step_names.COMM_SLICE_BYTES, sending.slice_bytes),
-        (step_names.COMM_CREDIT_BYTES, sending.credit_bytes),
+        (names.COMM_SLICE_BYTES, sending.slice_bytes),
+        (names.COMM_CREDIT_BYTES, sending.credit_bytes),
     ):
-        store.clear(metric)
-        if size is not None:
-            store.set(metric, (), size)
-    store.set(step_names.IMBALANCE, (clock,), step.imbalance)
-    store.clear(step_names.POSSIBLE_RATE)
-    if step.possible_records_per_second > 0:
-        store.set(step_names.POSSIBLE_RATE, (clock,), step.possible_records_per_second)
-    store.clear(step_names.SLOWDOWN)
+        store.replace(metric, {} if size is None else {(): size})
+    store.set(names.IMBALANCE, (clock,), step.imbalance)
+    possible = step.possible_records_per_second
+    store.replace(names.POSSIBLE_RATE, {(clock,): possible} if possible > 0 else {})
+    slowdowns = {part.device: part.slowdown for part in step.devices if part.slowdown is not None}
+    store.replace(names.SLOWDOWN, {(name, clocks.get(name, clock)): each for name, each in slowdowns.items()})
     for part in step.devices:
         store.set(names.BATCH_SIZE, (part.device,), part.batch_size)
-        if part.slowdown is not None:
-            store.set(step_names.SLOWDOWN, (part.device, clocks.get(part.device, clock)), part.slowdown)
+
+
+def begin_servers(store: Store, expected: int, clock: str) -> None:
+    """Make the series of a server among others, counters at 0 if they are new."""
+    store.set(names.SERVERS_EXPECTED, (), expected)
+    store.set(names.SERVERS, (), expected)
+    for metric in (names.SERVER_STEPS, names.ALLREDUCE_BYTES, names.RENDEZVOUS):
+        store.add(metric, ())
+    for metric in (names.ALLREDUCE_SECONDS, names.SERVER_WAIT_SECONDS):
+        store.add(metric, (clock,))
+
+
+def show_servers(store: Store, servers: ServersRecord) -> None:
+    """Show who took a step, and how often they met anew, as soon as it has ended, for alerts."""
+    store.add(names.RENDEZVOUS, (), servers.meetings)
+    store.set(names.SERVERS, (), len(servers.present))
+
+
+def add_servers(store: Store, servers: ServersRecord, clock: str) -> None:
+    """Add what a step of a round that is over had to do with other servers; its seconds are of `clock`."""
+    store.add(names.SERVER_STEPS, (), 1)
+    store.add(names.ALLREDUCE_BYTES, (), servers.sent_bytes)
+    store.add(names.ALLREDUCE_SECONDS, (clock,), servers.reduce_seconds)
+    store.add(names.SERVER_WAIT_SECONDS, (clock,), servers.waited_seconds)

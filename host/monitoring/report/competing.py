@@ -39,8 +39,7 @@ def stand_ins(
     if not spells or any(record.steps for record in rounds):
         return {}
     slowed: list[tuple[int, DeviceRound]] = []
-    own: dict[tuple[object, ...], DeviceRound] = {}
-    alike: dict[tuple[object, ...], DeviceRound] = {}
+    fastest: dict[tuple[object, ...], DeviceRound] = {}
     for record in rounds:
         for part in record.in_time:
             if any(
@@ -49,10 +48,10 @@ def stand_ins(
             ):
                 slowed.append((record.round, part))
             elif part.samples:
-                _keep_faster(own, _own_key(part), part)
-                _keep_faster(alike, _alike_key(part, kinds), part)
+                for key in _keys(part, kinds):
+                    fastest[key] = min(fastest.get(key, part), part, key=_seconds_per_record)
     return {
-        (number, part.device): own.get(_own_key(part)) or alike.get(_alike_key(part, kinds)) for number, part in slowed
+        (number, part.device): next(filter(None, map(fastest.get, _keys(part, kinds))), None) for number, part in slowed
     }
 
 
@@ -98,18 +97,14 @@ def undisturbed_share(record: RoundRecord, device: str) -> float:
     return math.fsum(expected or seconds for seconds, expected in parts) / total if total else 1.0
 
 
-def _own_key(part: DeviceRound) -> tuple[object, ...]:
-    return (part.device, part.batch_size, part.clock)
+def _keys(part: DeviceRound, kinds: Mapping[str, str]) -> list[tuple[object, ...]]:
+    """Return what the like parts of the same drive have in common, and then those of drives of its profile."""
+    like = part.batch_size, part.clock
+    return [("drive", part.device, *like), ("profile", kinds.get(part.device), *like)]
 
 
-def _alike_key(part: DeviceRound, kinds: Mapping[str, str]) -> tuple[object, ...]:
-    return (kinds.get(part.device), part.batch_size, part.clock)
-
-
-def _keep_faster(parts: dict[tuple[object, ...], DeviceRound], key: tuple[object, ...], part: DeviceRound) -> None:
-    known = parts.get(key)
-    if known is None or part.device_seconds.total / part.samples < known.device_seconds.total / known.samples:
-        parts[key] = part
+def _seconds_per_record(part: DeviceRound) -> float:
+    return part.device_seconds.total / part.samples
 
 
 def _spells(events: Sequence[EventRecord]) -> Iterator[tuple[str, float, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -110,10 +111,15 @@ class RunWork:
         """
         if self._steps_shared:
             return None
+
+        def fast_enough(drives: int) -> bool:
+            return self.predict_seconds(drives) <= self.baseline(ratio, drives).seconds
+
         failed = 0
         for drives in _grid():
-            if self.predict_seconds(drives) <= self.baseline(ratio, drives).seconds:
-                return self._first(ratio, failed + 1, drives)
+            if fast_enough(drives):
+                between = range(failed + 1, drives)
+                return between.start + bisect_left(between, True, key=fast_enough)
             failed = drives
         return None
 
@@ -153,16 +159,6 @@ class RunWork:
 
     def _host_phases(self, ratio: float) -> dict[str, float]:
         return {phase: seconds / ratio for phase, seconds in self._newport.items()}
-
-    def _first(self, ratio: float, low: int, high: int) -> int:
-        """Return the least number in low..high that is fast enough; `high` is."""
-        while low < high:
-            middle = (low + high) // 2
-            if self.predict_seconds(middle) <= self.baseline(ratio, middle).seconds:
-                high = middle
-            else:
-                low = middle + 1
-        return low
 
 
 def _baseline_compute(

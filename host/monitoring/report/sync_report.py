@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,9 +56,6 @@ def describe_steps(rounds: Sequence[RoundRecord]) -> SyncReport | None:
         return None
     phases = list_phases(rounds)
     unusual = [step for step in steps if step.late or step.lost or step.mixed]
-    late: dict[str, int] = {}
-    for name in (name for step in steps for name in step.late):
-        late[name] = late.get(name, 0) + 1
     return SyncReport(
         steps=len(steps),
         phases=phases[-_MOST_ROWS:],
@@ -66,7 +64,7 @@ def describe_steps(rounds: Sequence[RoundRecord]) -> SyncReport | None:
         hidden_retunes=max(0, len(retunes) - _MOST_ROWS),
         unusual=unusual[-_MOST_ROWS:],
         hidden_unusual=max(0, len(unusual) - _MOST_ROWS),
-        late_devices=late,
+        late_devices=Counter(name for step in steps for name in step.late),
     )
 
 

@@ -9,14 +9,17 @@ from itertools import accumulate
 import numpy as np
 from msgspec.structs import replace
 
+from csd_emu.perfmodel.power import CHASSIS
+from csd_emu.util.node_names import HOST
 from firmware_agent.common.units import format_bytes
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
 from host.monitoring.charts.chart import MOST_LINES, Chart, Pane, Point, chunk, make_curve, make_lines, thin
 from host.monitoring.charts.run_curves import progress_panes, progress_values
-from host.monitoring.report.energy_groups import GROUPS, group_energy
 from host.monitoring.report.formats import format_number
 
+# Who draws what, in the order in which it is stacked.
+GROUPS = ("drives: idle", "drives: cpu", "drives: dram", "drives: flash", "drives: link", HOST, CHASSIS)
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _PATTERNS = ("", "/", "\\", "x", "|", "+", "-")
 
@@ -116,6 +119,22 @@ def power_chart(rounds: Sequence[RoundRecord]) -> Chart | None:
         panes=[Pane(curves=curves, unit="watts", low=0.0)],
         x_range=(ends[0], ends[-1]),
     )
+
+
+def group_energy(record: RoundRecord) -> dict[str, float]:
+    """Return group -> joules of one round; see `GROUPS`. What is of no known group goes by its own component name."""
+    joules = dict.fromkeys(GROUPS, 0.0)
+    for node, parts in record.node_joules.items():
+        for component, value in parts.items():
+            group = _group(node, component)
+            joules[group] = joules.get(group, 0.0) + value
+    return joules
+
+
+def _group(node: str, component: str) -> str:
+    if CHASSIS in (node, component):
+        return CHASSIS
+    return HOST if node == HOST else f"drives: {component}"
 
 
 def link_chart(rounds: Sequence[RoundRecord]) -> Chart:

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 import yaml
 
@@ -15,7 +16,7 @@ from host.app import calibration_report as calibration
 from host.app.tune_batches import TuneRequest, calibrate_missing, missing_request, read_tune, tune
 from host.app.tune_report import TuneReport
 from host.cli.commands.tune import print_tune
-from host.cli.schemas import schema
+from host.cli.schemas import find_output
 from host.config.calibration_request import CalibrationRequest
 from host.core.console import console
 from tests.support.calibration import DIGITS, make_table
@@ -63,7 +64,7 @@ def test_all_finish_together_and_equal_batches_are_compared(tmp_path: Path) -> N
     assert told.records_per_second > 2 * told.equal_records_per_second
     assert sum(d.equal_batch_size for d in told.devices) == sum(d.batch_size for d in told.devices)
     assert told.host_ratio == pytest.approx(15.2)
-    jsonschema.validate(json.loads(json.dumps(_plain(told))), schema("tune"))
+    jsonschema.validate(json.loads(json.dumps(_plain(told))), msgspec.json.schema(find_output("tune")))
     text = shown(told)
     assert "csd-00 to csd-01 (newport)" in text
     assert "counted, reference core, over 15.2" in text

@@ -19,9 +19,8 @@ from firmware_agent.common.errors import CalibrationError, ConfigurationError, M
 from firmware_agent.common.models import ModelSpec, build_model
 from firmware_agent.common.send_queue import TransferSettings
 from host.app.prepare import prepare_run, read_placement
-from host.cli.commands.plan import print_plan
-from host.cli.placement_report import list_layer_costs, plan_placement
-from host.cli.schemas import schema
+from host.cli.placement_report import list_layer_costs, plan_placement, print_plan
+from host.cli.schemas import find_output
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import load_dataset
@@ -377,7 +376,7 @@ def test_a_plan_is_printed_and_has_a_schema(tmp_path: Path, capsys: pytest.Captu
     assert "<- chosen" in shown
     assert "(nothing moved)" in shown
     assert "activations and labels" in shown
-    assert schema("plan")
+    assert msgspec.json.schema(find_output("plan"))
 
 
 @pytest.mark.slow

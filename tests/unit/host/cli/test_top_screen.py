@@ -11,7 +11,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.process_identity import ProcessMark
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.cli.top_report import Readings, Recent, ScrapeWindow, TopReport, find_run, make_report, render
+from host.cli.top_report import Readings, ScrapeWindow, TopReport, find_run, make_report, render
 from host.core.records import EventKind, EventRecord
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState
@@ -87,11 +87,13 @@ def test_a_drive_that_is_gone_is_still_shown() -> None:
 
 
 def test_rates_are_those_of_the_last_round_that_was_seen_to_end() -> None:
-    state, recent = begun(DRIVES), Recent()
+    state = begun(DRIVES)
+    window = ScrapeWindow(None, Readings(exposed(state)))
 
     def look() -> float | None:
-        report = make_report(RUN, recent.add(Readings(exposed(state))))
-        return report.devices[0].records_per_device_second
+        nonlocal window
+        window = window.slide(Readings(exposed(state)))
+        return make_report(RUN, window).devices[0].records_per_device_second
 
     add_round(state, 1, 100, 2.0, 1.0)
     assert look() == 50.0

@@ -142,10 +142,10 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     array.write_text("{name: lab, engine: native, clock: wall, devices: [{profile: newport, count: 2}]}")
     text = "{model: digits_cnn, data: {source: digits}, mode: %s, communication: {schedule: priority, slice: 2 kB}}"
     file.write_text(text % "sync")
-    assert prepare_run(resolve_run(file, array)).communication.sending(1).slice_bytes == 2000
+    assert prepare_run(resolve_run(file, array)).communication.tuner.sending(1).slice_bytes == 2000
     priority, fifo = JobChanges(schedule="priority"), JobChanges(schedule="fifo")
-    assert prepare_run(resolve_run(file, array, changes=priority)).communication.sending(1).slice_bytes == 2000
-    assert prepare_run(resolve_run(file, array, changes=fifo)).communication.sending(1) == TransferSettings()
+    assert prepare_run(resolve_run(file, array, changes=priority)).communication.tuner.sending(1).slice_bytes == 2000
+    assert prepare_run(resolve_run(file, array, changes=fifo)).communication.tuner.sending(1) == TransferSettings()
     file.write_text("{model: digits_cnn, data: {source: digits}}")
     with pytest.raises(ConfigurationError, match=r"--comm: communication is for mode: sync"):
         prepare_run(resolve_run(file, array, changes=priority))

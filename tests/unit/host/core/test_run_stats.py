@@ -11,7 +11,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import RoundRecord, in_time, node_joules
 from host.core.run_stats import RunStats
 from host.core.summary import SYNC, summarise
-from host.monitoring.report.energy_groups import GROUPS, group_energy
+from host.monitoring.report.charts.training_charts import GROUPS, group_energy
 from tests.support.records import array_rounds, device_round, round_record
 from tests.support.sync_records import SyncRun
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.timeline import Activity, Link, compose
 from host.core.slice_record import SliceRecord
-from host.monitoring.chrome_trace import COMMUNICATION, QUEUE, chrome_trace, slice_trace
+from host.monitoring.run_trace import COMMUNICATION, QUEUE, chrome_trace, slice_trace
 
 
 def one_slice(

@@ -1,16 +1,13 @@
 """What a gate measures: medians over rounds, which one disturbance does not move and a slowdown of all rounds does."""
 
-from pathlib import Path
-
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.app.gate.run_gate import ENOUGH_ROUNDS, list_doubts, list_failures, measure, read_rounds
+from host.app.gate.run_gate import ENOUGH_ROUNDS, list_doubts, list_failures, list_losses, measure
 from host.core.records import EventKind, EventRecord, RoundRecord
-from tests.support.records import array_rounds, device_round, round_record
+from tests.support.records import device_round, round_record
 
 COUNTS = st.integers(ENOUGH_ROUNDS, 9)
 
@@ -67,10 +64,6 @@ def test_few_rounds_are_a_doubt() -> None:
     assert doubt.startswith("4 rounds")
 
 
-def test_rounds_and_losses_are_read_from_the_records(tmp_path: Path) -> None:
-    rounds = array_rounds(3, ["csd-00", "csd-01"])
-    lost = EventRecord("csd-01", EventKind.LOST, "it died")
-    records = [EventRecord("csd-00", EventKind.JOINED), rounds[0], lost, *rounds[1:]]
-    path = tmp_path / "records.jsonl"
-    path.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
-    assert read_rounds(path) == (rounds, ["csd-01 was lost: it died"])
+def test_lost_drives_are_named() -> None:
+    events = [EventRecord("csd-00", EventKind.JOINED), EventRecord("csd-01", EventKind.LOST, "it died")]
+    assert list_losses(events) == ["csd-01 was lost: it died"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import MAX_DEVICES
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.app.stack.drives_container import BASE_BYTES, check_memory, limit_bytes, needed_bytes
+from host.app.stack.drives_container import BASE_BYTES, DRIVE_BYTES, check_memory, limit_bytes
 from host.app.stack.stack_settings import StackSettings
 
 
@@ -52,7 +52,7 @@ def test_what_cannot_be_meant_is_refused_by_its_name(subtests: pytest.Subtests) 
 
 @given(count=st.integers(1, MAX_DEVICES), limit=st.none() | st.integers(0, 1 << 40), available=st.integers(0, 1 << 40))
 def test_drives_fit_if_and_only_if_the_least_that_they_need_does(count: int, limit: int | None, available: int) -> None:
-    fits = needed_bytes(count) <= min(available, available if limit is None else limit)
+    fits = BASE_BYTES + count * DRIVE_BYTES <= min(available, available if limit is None else limit)
     if fits:
         check_memory(count, limit, available)
     else:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.core.records import ServersRecord, StepRecord
-from host.monitoring.metrics.metrics_state import MetricsState
-from host.monitoring.metrics.server_names import (
+from host.monitoring.metrics.metric_names import (
     ALLREDUCE_BYTES,
     ALLREDUCE_SECONDS,
     SERVER_STEPS,
     SERVER_WAIT_SECONDS,
     SERVERS,
 )
+from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from host.training.multi_server.prometheus_targets import render_targets, write_targets
