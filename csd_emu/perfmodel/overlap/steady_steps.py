@@ -13,7 +13,7 @@ part before: backward passes; all gradients on their way to the host (`csd_emu.p
 steps; all parameters on their way to the drives; forward passes; what crosses a cut. That is so, because no drive ends
 a forward pass before all drives' gradients have come to the host: there is never anything of two steps under way in one
 direction, and what has been sent is known to be read before any more is. A test holds that event after event comes to
-the same. Of a link that serves its drives in turns it is not so: `csd_emu.perfmodel.overlap.turn_simulation`.
+the same. Of a link that serves its drives in turns it is not so: `csd_lab.simulate.turn_simulation`.
 
 Left out: losses and TCP's own window, the records and the announcement of a step, and that the host's streams share its
 processors: what a slice costs there must be part of the link's `slice_seconds`.
@@ -36,8 +36,6 @@ from csd_emu.perfmodel.overlap.flow import Arrival, LinkFlow, Offer
 from csd_emu.perfmodel.overlap.layer_work import Costs, number_tensors
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, BlockStepping, HostBlocks
-from csd_emu.perfmodel.overlap.turn_simulation import TurnSimulation
-from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 
 # Steps have settled when they repeat one of the last few; some schedules alternate.
@@ -153,12 +151,7 @@ class SteadySteps:
             exchange: what is exchanged.
             local: what the host computes if it trains too.
             turn_seconds: of the host's part behind the cut.
-
-        Raises:
-            ConfigurationError: the link serves in turns; there, drives of one kind do not do the same.
         """
-        if link.turn_bytes:
-            raise ConfigurationError("a link that serves in turns is simulated event by event: take TurnSimulation")
         self._kinds, self._turn_seconds = kinds, turn_seconds
         self._cut = any(kind.push_bytes for kind in kinds)
         self._passes = [*(kind.passes for kind in kinds), *([] if local is None else [local])]
@@ -297,8 +290,6 @@ def steady_step_seconds(
     Raises:
         ConfigurationError: there is no drive or no layer, the drives' models differ, or blocks have no byte.
     """
-    if link.turn_bytes:
-        return settle(TurnSimulation(costs, link, sending, block_bytes))
     number_tensors(costs)
     alike = Counter(map(id, costs))
     kinds = [
