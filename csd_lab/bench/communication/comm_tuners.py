@@ -22,6 +22,7 @@ from csd_lab.bench.communication import comm_cases
 from csd_lab.bench.communication.analytic_predictor import AnalyticPredictor
 from csd_lab.bench.communication.comm_cases import MODELS, costs_of
 from csd_lab.bench.harness import spread_over
+from csd_lab.generate.autobyte.meta_network import shipped_network
 from csd_lab.generate.autobyte.tuner_scenario import (
     BandwidthProcess,
     BandwidthTrace,
@@ -34,7 +35,6 @@ from csd_lab.generate.autobyte.tuner_scenario import (
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import SearchRules, StaticSearch
-from host.policies.transfer.meta_network import shipped_network
 from host.policies.transfer.setting_grid import BYTESCHEDULER_DEFAULT, DEFAULT, candidates
 from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
 from host.policies.transfer.transfer_tuner import StepSeen, TransferTuner
