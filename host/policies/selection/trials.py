@@ -10,9 +10,9 @@ import msgspec
 
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import StepCost
-from host.policies.selection.cluster import Configuration, Trial, TrialStep
+from host.policies.selection.cluster import Configuration, Trial, TrialResult, TrialStep
 from host.policies.selection.planner_calls import Lost, Observed, PlannerCall, PlannerQuery, repeat
-from host.policies.selection.planner_protocol import Decider, TrialResult
+from host.policies.selection.planner_protocol import Decider
 from host.policies.selection.selection_rules import SelectionPlan
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
