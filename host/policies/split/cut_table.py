@@ -131,11 +131,11 @@ class CutTable:
                 f"{bounded.least_records} of its records at a time, and has "
                 f"{format_bytes(max(0.0, bounded.available_bytes))}"
             )
-        memory, needed_bytes = self.situation.host.memory, self.amounts.host_memory_bytes[cut]
-        if memory is not None and needed_bytes > memory.available_bytes:
+        room_bytes, needed_bytes = self.situation.host.memory_bytes, self.amounts.host_memory_bytes[cut]
+        if room_bytes is not None and needed_bytes > room_bytes:
             return (
                 f"the host needs {format_bytes(needed_bytes)} of memory for {self.situation.records} records and has "
-                f"{format_bytes(max(0.0, memory.available_bytes))}"
+                f"{format_bytes(room_bytes)}"
             )
         return ""
 

@@ -27,7 +27,7 @@ from host.core.device_time import (
 from host.core.layer_time_shares import table_shares
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
 from host.training.split.measure_layers import MeasuredPass, measure
-from host.training.split.split_memory import drive_memory, host_memory
+from host.training.split.split_memory import drive_memory, host_memory_bytes
 from host.training.split.split_request import PlacementRequest
 
 # What a slice costs beside its bytes where it really crosses: see bench comm, on two cores.
@@ -157,11 +157,11 @@ def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[st
     profile, records = get_profile(request.config.host.profile), sum(request.batches.values())
     if request.wall:
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
-        return HostPlace(own.forward_seconds, own.backward_seconds, host_memory(profile), own.layer_seconds, WALL)
+        return HostPlace(own.forward_seconds, own.backward_seconds, host_memory_bytes(profile), own.layer_seconds, WALL)
     table = store.require(request.spec, request.shape, RATIO_DRIVE)
     seconds, shares = host_model(table, profile).step_seconds(records), table_shares(table, records, names)
     return HostPlace(
-        *(seconds.forward, seconds.backward, host_memory(profile)), shares.weights, shares.clock, shares.reason
+        *(seconds.forward, seconds.backward, host_memory_bytes(profile)), shares.weights, shares.clock, shares.reason
     )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import psutil
 
 from csd_emu.config.array_file import ArrayConfig, Device
-from csd_emu.perfmodel.split.split_problem import DriveMemory, HostMemory
+from csd_emu.perfmodel.split.split_problem import DriveMemory
 from csd_emu.profiles import Profile
 from csd_emu.profiles.calibration import CalibrationTable
 from host.config.sync_section import SyncSection
 from host.policies.batching.memory_limit import available_bytes
-from host.training.split.split_model import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
 
 
 def drive_memory(
@@ -29,12 +28,9 @@ def drive_memory(
         least_bytes=table.peak_memory_bytes(least),
         least_records=least,
         whole_bytes=table.peak_memory_bytes(batch_size),
-        parameter_copies=SPARED_PARAMETER_COPIES,
-        activation_copies=1,
     )
 
 
-def host_memory(profile: Profile) -> HostMemory:
-    """Return the host's memory: its profile's, and no more than this machine has free, for the tail runs here."""
-    free = psutil.virtual_memory().available
-    return HostMemory(min(profile.dram_bytes.value, free), PARAMETER_COPIES, ACTIVATION_COPIES)
+def host_memory_bytes(profile: Profile) -> float:
+    """Return what the tail may take: the memory of the host's profile, and no more than is free here, where it runs."""
+    return min(profile.dram_bytes.value, psutil.virtual_memory().available)

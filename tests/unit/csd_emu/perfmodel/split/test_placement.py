@@ -17,7 +17,6 @@ from csd_emu.perfmodel.split.split_problem import (
     LABEL_BYTES,
     DeviceCost,
     DriveMemory,
-    HostMemory,
     HostPlace,
     LayerSplitCost,
     SplitProblem,
@@ -269,7 +268,7 @@ def test_drives_that_differ_by_name_alone_are_alike() -> None:
 
 def test_the_bound_holds_where_only_early_cuts_fit_at_once() -> None:
     """A late cut has its records computed in parts, which takes longer; an early one has not."""
-    memory = DriveMemory(500e6, 400e6, 1, 600e6, 2.0, 1.0)
+    memory = DriveMemory(500e6, 400e6, 1, 600e6)
     layers = tuple(
         LayerSplitCost(f"l{n}", (TensorCost(f"l{n}.weight", 30_000_000),), 1.0, 1.0, 100.0, 4_000 if n else None)
         for n in range(4)
@@ -363,7 +362,7 @@ def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None
 
 
 def test_a_model_too_large_for_a_drive_is_cut() -> None:
-    memory = DriveMemory(500e6, 600e6, 1, 600e6, 2.0, 1.0)
+    memory = DriveMemory(500e6, 600e6, 1, 600e6)
     tight = replace(PLAIN, link=Link(1e12, 0.0), drives=tuple(replace(each, memory=memory) for each in PLAIN.drives))
     decision = decide(tight)
     assert decision.layer == "classifier.0"
@@ -377,7 +376,7 @@ def test_a_model_too_large_for_a_drive_is_cut() -> None:
 def test_a_light_cut_is_made_if_nothing_else_fits() -> None:
     """A drive that holds next to nothing gives away arithmetic too."""
     busy = replace(PLAIN.layers[2], forward_operations=50.0, backward_operations=50.0)
-    memory = DriveMemory(500e6, 600e6, 1, 600e6, 2.0, 1.0)
+    memory = DriveMemory(500e6, 600e6, 1, 600e6)
     drives = tuple(replace(each, memory=memory) for each in PLAIN.drives)
     decision = decide(replace(PLAIN, layers=(*PLAIN.layers[:2], busy), drives=drives))
     assert decision.layer == "classifier.0"
@@ -385,21 +384,21 @@ def test_a_light_cut_is_made_if_nothing_else_fits() -> None:
 
 
 def test_what_does_not_fit_anywhere_is_an_error_that_says_what_is_short() -> None:
-    memory = DriveMemory(100e6, 600e6, 1, 600e6, 2.0, 1.0)
+    memory = DriveMemory(100e6, 600e6, 1, 600e6)
     drives = tuple(replace(each, memory=memory) for each in PLAIN.drives)
     with pytest.raises(ConfigurationError, match=r"no cut fits.*600\.0 MB.*before 'classifier.0'.*420\.0 MB"):
         decide(replace(PLAIN, drives=drives))
 
 
 def test_a_host_without_room_has_no_part() -> None:
-    small = replace(PLAIN, host=replace(PLAIN.host, memory=HostMemory(1e8, 5.0, 3.0)))
+    small = replace(PLAIN, host=replace(PLAIN.host, memory_bytes=1e8))
     assert decide(small).layer is None
     with pytest.raises(ConfigurationError, match=r"classifier.0: the host needs 450\.1 MB of memory for 96 records"):
         decide_for(small, "classifier.0")
 
 
 def test_memory_that_holds_a_batch_in_parts_costs_what_parts_cost() -> None:
-    memory = DriveMemory(500e6, 400e6, 1, 600e6, 2.0, 1.0)
+    memory = DriveMemory(500e6, 400e6, 1, 600e6)
     drives = tuple(replace(each, memory=memory, parts_factor=1.5) for each in PLAIN.drives)
     amounts, plain = CutCosts(replace(PLAIN, drives=drives)), CutCosts(PLAIN)
     assert amounts.forward_seconds[0, 3] == pytest.approx(1.5 * plain.forward_seconds[0, 3])
@@ -454,9 +453,9 @@ def test_numbers_that_are_none_are_refused(wrong: float) -> None:
     with pytest.raises(ConfigurationError):
         replace(PLAIN.host, backward_seconds=wrong)
     with pytest.raises(ConfigurationError):
-        HostMemory(wrong, 1.0, 1.0)
+        replace(PLAIN.host, memory_bytes=wrong)
     with pytest.raises(ConfigurationError):
-        DriveMemory(1.0, wrong, 1, 1.0, 1.0, 1.0)
+        DriveMemory(1.0, wrong, 1, 1.0)
 
 
 def test_a_cut_that_cannot_be_is_not_simulated() -> None:
