@@ -103,6 +103,29 @@ class ExchangeModel:
     sending: TransferSettings
     stepping: BlockStepping
 
+    @classmethod
+    def of(
+        cls,
+        tensors: Sequence[Sequence[int]],
+        sending: TransferSettings,
+        host_seconds: float,
+        block_bytes: int | None,
+        barrier: bool,
+    ) -> ExchangeModel:
+        """Return the exchange of a model whose passes begin with reading, as a layer of its own.
+
+        Args:
+            tensors: (layers,) bytes of each layer's tensors.
+            sending: how the queues send.
+            host_seconds: of the host's own work, which is spread over the bytes.
+            block_bytes: the host steps ranges of so many bytes; None for all at once.
+            barrier: whether it needs the whole gradient first.
+        """
+        size_bytes = sum(map(sum, tensors))
+        rate = size_bytes / host_seconds if host_seconds and size_bytes else math.inf
+        stepping = BlockStepping(block_bytes or max(1, size_bytes), rate, barrier)
+        return cls(((), *map(tuple, tensors)), sending, stepping)
+
 
 class StepTransfers(NamedTuple):
     """What has crossed the link in a step, arrivals in the order of their groups.

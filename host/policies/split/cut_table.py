@@ -31,8 +31,8 @@ class CutTable:
         self._any = heavy <= 0
         self.relieving = {self.unmoved}
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
-        self._lowest = bounds(situation, self.amounts)
-        self._barrier = barrier_seconds(situation, self.amounts)
+        self._lowest = bounds(self.amounts)
+        self._barrier = barrier_seconds(self.amounts)
         self._known: dict[int, float] = {}
 
     def allow(self, fitting: Sequence[int]) -> Sequence[int]:
@@ -114,7 +114,7 @@ class CutTable:
         if not situation.cuts_overlap and not (situation.sending and cut == self.unmoved):
             return float(self._barrier[cut])
         if cut not in self._known:
-            self._known[cut] = simulate_cut(situation, cut, self.amounts)
+            self._known[cut] = simulate_cut(self.amounts, cut)
         return self._known[cut]
 
     def _refused(self, cut: int) -> str:

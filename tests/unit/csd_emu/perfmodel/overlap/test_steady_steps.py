@@ -57,7 +57,7 @@ def test_parts_of_steps_take_what_every_event_takes(situation: SplitProblem, bar
     for cut in range(1, len(situation.layers) + 1):
         if not math.isnan(amounts.crossing_bytes[cut]):
             expected = simulate_every_event(situation, cut)
-            assert simulate_cut(situation, cut) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+            assert simulate_cut(CutCosts(situation), cut) == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_parts_of_steps_take_what_every_event_takes(situation: SplitProblem, bar
 def test_decisions_are_those_that_every_event_would_make(situation: SplitProblem, heavy: float) -> None:
     decision = decide(situation, heavy=heavy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "simulate_cut", lambda each, cut, _: simulate_every_event(each, cut))
+        patch.setattr(table, "simulate_cut", lambda amounts, cut: simulate_every_event(amounts.situation, cut))
         expected = decide(situation, heavy=heavy)
     assert decision.layer == expected.layer
     assert decision.step_seconds == pytest.approx(expected.step_seconds, rel=1e-12)

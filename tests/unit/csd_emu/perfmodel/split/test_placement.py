@@ -77,7 +77,8 @@ def activities(situation: SplitProblem, cut: int) -> tuple[list[Activity], Cross
 @settings(deadline=None)
 @given(situations())
 def test_the_closed_form_is_what_runs_account(situation: SplitProblem) -> None:
-    amounts, predicted = CutCosts(situation), barrier_seconds(situation)
+    amounts = CutCosts(situation)
+    predicted = barrier_seconds(amounts)
     for cut in possible(situation):
         parts, crossed, reduce = activities(situation, cut)
         whole = cut == amounts.unmoved
@@ -90,15 +91,15 @@ def test_the_closed_form_is_what_runs_account(situation: SplitProblem) -> None:
 @settings(deadline=None, max_examples=examples(30))
 @given(situations(schedules))
 def test_no_schedule_beats_the_bound(situation: SplitProblem) -> None:
-    lowest = bounds(situation)
+    lowest = bounds(CutCosts(situation))
     for cut in possible(situation):
-        assert simulate_cut(situation, cut) >= lowest[cut] * (1 - 1e-9)
+        assert simulate_cut(CutCosts(situation), cut) >= lowest[cut] * (1 - 1e-9)
 
 
 @settings(deadline=None, max_examples=examples(20))
 @given(situations(schedules))
 def test_the_choice_is_the_best_of_all_that_could_be_simulated(situation: SplitProblem) -> None:
-    every = {cut: simulate_cut(situation, cut) for cut in possible(situation)}
+    every = {cut: simulate_cut(CutCosts(situation), cut) for cut in possible(situation)}
     decision = decide(situation, heavy=0.0)
     assert decision.step_seconds == pytest.approx(every[decision.drive_layers])
     assert every[decision.drive_layers] <= (1 + MARGIN) * min(every.values()) * (1 + 1e-9)
@@ -123,7 +124,7 @@ def test_a_run_composes_what_was_predicted(situation: SplitProblem) -> None:
         own = crossed if cut < len(situation.layers) else None
         composed = composer.compose(parts, situation.link, situation.sending, reduce, own)
         # Encoding activations, which comes before them, is counted with the gradients by a stopwatch.
-        assert composed.seconds == pytest.approx(simulate_cut(situation, cut), rel=0.2)
+        assert composed.seconds == pytest.approx(simulate_cut(CutCosts(situation), cut), rel=0.2)
         tails = [span for span in composed.spans if span.phase == TAIL]
         assert len(tails) == (own is not None)
         assert all(span.device == HOST and span.seconds == pytest.approx(crossed.tail_seconds) for span in tails)
@@ -277,9 +278,9 @@ def test_the_bound_holds_where_only_early_cuts_fit_at_once() -> None:
     sending = TransferSettings("priority", 1 << 20, 4 << 20)
     situation = replace(PLAIN, layers=layers, drives=drives, sending=sending, cut_overlaps=True, link=Link(2e7, 0.0))
     assert len(np.unique(CutCosts(situation).factors)) == 2
-    lowest = bounds(situation)
+    lowest = bounds(CutCosts(situation))
     for cut in range(1, 5):
-        assert simulate_cut(situation, cut) >= lowest[cut] * (1 - 1e-9)
+        assert simulate_cut(CutCosts(situation), cut) >= lowest[cut] * (1 - 1e-9)
 
 
 PLAIN = SplitProblem(
@@ -460,4 +461,4 @@ def test_numbers_that_are_none_are_refused(wrong: float) -> None:
 
 def test_a_cut_that_cannot_be_is_not_simulated() -> None:
     with pytest.raises(ConfigurationError, match="cannot be simulated"):
-        simulate_cut(PLAIN, 2)
+        simulate_cut(CutCosts(PLAIN), 2)
