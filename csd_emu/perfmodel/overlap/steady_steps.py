@@ -145,7 +145,6 @@ class SteadySteps:
     """Steps one after the other, of equal settings over a link that stays as it is.
 
     Attributes:
-        sides: (kinds,) which group of those that get parameters at the same time each is of.
         begun: (kinds,) when each began the step that comes next, the host's own part behind them.
         forward, backward: (kinds,) of the step before, when each layer's pass began and ended, and when the backward
             pass began and each layer's ended.
@@ -179,7 +178,6 @@ class SteadySteps:
         self._cut = any(kind.push_bytes for kind in kinds)
         self._passes = [*(kind.passes for kind in kinds), *([] if local is None else [local])]
         self._exchange = _Exchange(kinds, link, exchange, local is not None)
-        self.sides = self._exchange.sides
         self._crossing = LinkFlow([kind.drives for kind in kinds], [kind.own for kind in kinds], link, exchange.sending)
         self.repeats = self._cut or len(self._passes) == 1
         self.begun = [0.0] * len(self._passes)
@@ -187,6 +185,11 @@ class SteadySteps:
         self.backward: list[list[float]] = []
         self.exchanged = deque[StepTransfers](maxlen=3)
         self.crossed = deque[StepTransfers](maxlen=3)
+
+    @property
+    def sides(self) -> list[int]:
+        """(kinds,) which group of those that get parameters at the same time each is of."""
+        return self._exchange.sides
 
     def step(self) -> float:
         """Go on until all have begun the next step; return the seconds since they had begun this one."""
