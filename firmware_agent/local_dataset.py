@@ -15,7 +15,7 @@ import numpy as np
 from firmware_agent.common.atomic_files import read_file, replace_file
 from firmware_agent.common.datafiles import Labelled, LabelledSource, blocks_of, open_source
 from firmware_agent.common.frames.session_frames import Holding
-from firmware_agent.common.shard import ArrayEntry, Shard, ShardManifest
+from firmware_agent.common.shard import ArrayEntry, Shard, ShardManifest, hex_sha256
 
 log = logging.getLogger(__name__)
 FORMAT = "csd-in-place/1"
@@ -49,10 +49,10 @@ def open_holding(path: Path, cache: Path | None = None) -> Shard:
         classes=tuple(int(count) for count in np.bincount(data.labels, minlength=data.classes)),
         arrays={
             "images": ArrayEntry("images", data.images.dtype.str, data.images.shape, _content_sha256(data, cache)),
-            "labels": ArrayEntry("labels", "<i8", data.labels.shape, _sha256(data.labels.tobytes())),
+            "labels": ArrayEntry("labels", "<i8", data.labels.shape, hex_sha256(data.labels.tobytes())),
         },
     )
-    digest = _sha256(msgspec.json.encode(manifest))
+    digest = hex_sha256(msgspec.json.encode(manifest))
     return Shard(path, manifest, digest, data.images, data.labels, describe(source))
 
 
@@ -96,7 +96,3 @@ def _write(cache: Path, known: _Known) -> None:
         replace_file(cache, msgspec.json.encode(known))
     except OSError as error:
         log.warning("%s cannot be written (%s): the records are hashed again at the next start", cache, error)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -85,7 +85,8 @@ class Carrier:
     @property
     def connected(self) -> bool:
         """Whether the host has a connection to this port."""
-        return not dict(self._poll(select.POLLIN, 0)).get(self._port, 0) & select.POLLHUP
+        at_port = self._port_events(select.POLLIN, 0)
+        return not at_port & select.POLLHUP
 
     def _carry(self, connection: socket.socket) -> bool:
         """Return whether the host has to be told that the connection has ended."""
@@ -128,16 +129,18 @@ class Carrier:
         while (passed := time.monotonic() - begin) < _PATIENCE_SECONDS + _BREAK_SECONDS:
             self._cable.wait()
             wanted = select.POLLIN | (select.POLLOUT if noise and passed > _PATIENCE_SECONDS else 0)
-            events = dict(self._poll(wanted, int(1000 * _POLL_SECONDS)))
-            if events.get(self._port, 0) and self._read() == 0:
+            at_port = self._port_events(wanted, int(1000 * _POLL_SECONDS))
+            if at_port and self._read() == 0:
                 return
-            if events.get(self._port, 0) & wanted & select.POLLOUT:
+            if at_port & wanted & select.POLLOUT:
                 noise = noise[self._write(noise) :]
 
-    def _poll(self, events: int, milliseconds: int) -> list[tuple[int, int]]:
+    def _port_events(self, wanted: int, milliseconds: int) -> int:
+        """Return which of the wanted events the port has by then, and whether the host has gone; 0 for nothing."""
         poll = select.poll()
-        poll.register(self._port, events)
-        return poll.poll(milliseconds)
+        poll.register(self._port, wanted)
+        events = dict(poll.poll(milliseconds))
+        return events.get(self._port, 0)
 
     def _read(self) -> int:
         """Return how many bytes were read into the block: 0 if the host has gone, -1 if there is nothing."""
@@ -196,9 +199,12 @@ def main() -> None:
     messages = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK)
     messages.bind((0, _RTMGRP_LINK))
     carrier = Carrier(open_port(sys.argv[1]), Cable(messages))
+    line = sys.stdin.buffer.readline()
+    if not line:  # the agent has ended
+        return
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((_LOOPBACK, int(sys.stdin.buffer.readline() or sys.exit())))
+        listening.bind((_LOOPBACK, int(line)))
         listening.listen(1)
         while listening in select.select([listening, sys.stdin], [], [])[0]:
             connection, _ = listening.accept()

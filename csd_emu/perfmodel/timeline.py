@@ -35,7 +35,7 @@ RECEIVE, READ, SEND, AGGREGATE = "receive", "read", "send", "aggregate"
 COMMUNICATION = frozenset({RECEIVE, SEND})
 TAIL = "tail"
 """The phase of the host in which it computes its part of the model."""
-_FORWARD = "forward"
+FORWARD = "forward"
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _forward(part: Activity, crossed: Crossed) -> Activity:
         receive_bytes=part.receive_bytes - crossed.down_bytes.get(part.device, 0),
         read_bytes=part.read_bytes if reads else 0,
         read_operations=part.read_operations if reads else 0,
-        phases={_FORWARD: part.phases.get(_FORWARD, 0.0)},
+        phases={FORWARD: part.phases.get(FORWARD, 0.0)},
         send_bytes=crossed.up_bytes.get(part.device, 0),
     )
 
@@ -210,7 +210,7 @@ def _backward(part: Activity, crossed: Crossed) -> Activity:
         receive_bytes=crossed.down_bytes.get(part.device, 0),
         read_bytes=part.read_bytes if reads else 0,
         read_operations=part.read_operations if reads else 0,
-        phases={phase: seconds for phase, seconds in part.phases.items() if phase != _FORWARD},
+        phases={phase: seconds for phase, seconds in part.phases.items() if phase != FORWARD},
         send_bytes=part.send_bytes - crossed.up_bytes.get(part.device, 0),
     )
 

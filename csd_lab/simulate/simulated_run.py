@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from csd_emu.perfmodel.allreduce import AllReduce
-from csd_emu.perfmodel.array_step import ALWAYS, WORK, ServerSteps
+from csd_lab.simulate.array_step import ALWAYS, WORK, ServerSteps
 from csd_lab.simulate.outages import OutageChanges, Outages
 from csd_lab.simulate.tree import Flags, Tree
 from csd_lab.simulate.tree_steps import TreeStepModel

@@ -1,10 +1,10 @@
-"""Costs of one step of all servers of a simulation, from batches and slowdowns; see `csd_emu.perfmodel.array_step`."""
+"""Costs of one step of all servers of a simulation, from batches and slowdowns; see `csd_lab.simulate.array_step`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from csd_emu.perfmodel.array_step import ALWAYS, WORK, ArrayStepModel, ServerSteps, StepBytes
+from csd_lab.simulate.array_step import ALWAYS, WORK, ArrayStepModel, ServerSteps, StepBytes
 from csd_lab.simulate.tree import Tree
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.policies.batching.allocation import Allocator

@@ -1,6 +1,6 @@
 """Send queue of one stream and direction: what waits, in which order, and how much may be under way.
 
-The stream's sender, the simulation (`csd_emu.perfmodel.overlap.turn_simulation`) and the tests drive the same queue.
+The stream's sender, the simulation (`csd_lab.simulate.turn_simulation`) and the tests drive the same queue.
 It knows no thread and no clock: the same calls give the same pieces.
 
 `priority` is the rule of ByteScheduler (Peng et al., SOSP 2019, section 4.2): the ready piece whose tensor the next

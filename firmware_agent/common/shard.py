@@ -101,13 +101,13 @@ def write_shard(
         private_samples=private,
         classes=tuple(int(c) for c in np.bincount(labels)),
         arrays={
-            "images": ArrayEntry("images.npy", images.dtype.str, images.shape, _sha256(files["images.npy"])),
-            "labels": ArrayEntry("labels.npy", "<i8", labels.shape, _sha256(files["labels.npy"])),
+            "images": ArrayEntry("images.npy", images.dtype.str, images.shape, hex_sha256(files["images.npy"])),
+            "labels": ArrayEntry("labels.npy", "<i8", labels.shape, hex_sha256(files["labels.npy"])),
         },
     )
     encoded = msgspec.json.encode(manifest)
     write_archive(path, {MANIFEST: encoded, **files})
-    return _sha256(encoded)
+    return hex_sha256(encoded)
 
 
 def open_shard(path: Path) -> Shard:
@@ -126,7 +126,7 @@ def open_shard(path: Path) -> Shard:
     members = list_archive(path)
     arrays = {name: _open_array(path, members, name, entry) for name, entry in manifest.arrays.items()}
     _check_lengths(path, manifest, arrays)
-    return Shard(path, manifest, _sha256(encoded), arrays["images"], arrays["labels"])
+    return Shard(path, manifest, hex_sha256(encoded), arrays["images"], arrays["labels"])
 
 
 def _check_lengths(path: Path, manifest: ShardManifest, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
@@ -178,5 +178,6 @@ def _npy_bytes(array: npt.NDArray[np.generic]) -> bytes:
     return buffer.getvalue()
 
 
-def _sha256(content: bytes) -> str:
+def hex_sha256(content: bytes) -> str:
+    """Return the hash of some bytes as manifests have it."""
     return hashlib.sha256(content).hexdigest()

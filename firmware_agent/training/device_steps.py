@@ -38,10 +38,10 @@ from firmware_agent.common.wire import AnyFrame
 from firmware_agent.host_session import HostSession
 from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, ExpectedReply
 from firmware_agent.training.gradient_step import GradientWorker, LocalStep
-from firmware_agent.training.host_reader import Reader, ReaderThread, TurnReader
+from firmware_agent.training.host_reader import ReaderThread, TurnReader
 from firmware_agent.training.overlapped_passes import OverlappedPasses, StreamedWeights
-from firmware_agent.training.step_sender import HeldSender, PassOn, QueuedSender, Sender, settings_of
-from firmware_agent.training.step_state import StepPasses, StepState, WholePasses
+from firmware_agent.training.step_sender import HeldSender, PassOn, QueuedSender, settings_of
+from firmware_agent.training.step_state import StepState, WholePasses
 from firmware_agent.training.step_timing import StepTiming
 from firmware_agent.training.weight_intake import WeightIntake
 
@@ -64,9 +64,9 @@ class DeviceSteps:
         self._session, self._worker = session, worker
         self._names = [*worker.trained, *worker.buffers]
         self._step = StepState(0, settings_of(None), StepTiming(0))
-        self._reader: Reader
-        self._sender: Sender
-        self._passes: StepPasses
+        self._reader: TurnReader | ReaderThread
+        self._sender: HeldSender | QueuedSender
+        self._passes: WholePasses | OverlappedPasses
         if job.overlap:
             tensors = sent_tensors(worker.model)
             arrays = {name: tensor.detach().numpy() for name, tensor in tensors.items()}

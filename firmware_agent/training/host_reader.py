@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from firmware_agent.common.errors import CsdError, DeviceLost, ProtocolError
 from firmware_agent.common.frames.session_frames import Received, Slice, Tensors
@@ -16,28 +15,6 @@ from firmware_agent.host_session import HostSession
 from firmware_agent.training.cut_pass import Coming
 from firmware_agent.training.step_sender import QueuedSender, settings_of
 from firmware_agent.training.weight_intake import WeightIntake
-
-
-class Reader(Protocol):
-    """What a drive's steps need of the host's frames."""
-
-    def receive(self) -> AnyFrame:
-        """Return the next frame that nothing else has taken (see `HostSession.receive`)."""
-
-    def receive_sum(self) -> AnyFrame:
-        """Return the next frame, which should be a sum of a batch normalisation."""
-
-    def begin(self, step: int) -> None:
-        """Note which step is at hand."""
-
-    def expect(self, reply: Coming) -> None:
-        """Begin to take the host's answer to what crosses a cut."""
-
-    def wait(self, there: Callable[[], bool], what: str) -> float:
-        """Return when `there` says so, and how many seconds that took; `what` is due."""
-
-    def join(self) -> None:
-        """Return when nothing is read any more."""
 
 
 class TurnReader:

@@ -14,7 +14,7 @@ from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.first_use import UseWatch
 from firmware_agent.common.slices import Array, Assembler
 from firmware_agent.training.gradient_step import GradientWorker
-from firmware_agent.training.host_reader import Reader
+from firmware_agent.training.host_reader import ReaderThread
 from firmware_agent.training.step_state import StepState
 from firmware_agent.training.weight_intake import WeightIntake
 
@@ -35,7 +35,7 @@ class StreamedWeights:
         tensors: Mapping[str, torch.Tensor],
         arrays: Mapping[str, Array],
         intake: WeightIntake,
-        reader: Reader,
+        reader: ReaderThread,
         stopwatch: Stopwatch,
     ) -> None:
         """Prepare.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,37 +48,6 @@ class OfferedTensors:
                 yield encode(frame)
         if end == len(data):
             del self._bytes[key]
-
-
-class Sender(Protocol):
-    """What a drive's steps need of whatever sends them."""
-
-    def begin(self, timing: StepTiming) -> None:
-        """Begin a step, of which `timing` takes the times."""
-
-    def announce(self, frame: Frame) -> None:
-        """Send a frame behind all that was offered, and ahead of the tensors that are offered next."""
-
-    def cross(self, step: int, sending: TransferSettings) -> None:
-        """Have what crosses a cut leave next, in a step that came with these settings."""
-
-    def leave(self, step: int, sending: TransferSettings) -> None:
-        """Have gradients leave next, of a step that came with these settings."""
-
-    def offer(self, piece: Piece, array: Array) -> None:
-        """Add a tensor, of which `piece` is the whole."""
-
-    def encode(self) -> None:
-        """Note that nothing is offered for now."""
-
-    def flush(self) -> None:
-        """Send what is held."""
-
-    def finish(self, report: Frame, names: Sequence[str], crossing: Sequence[str]) -> None:
-        """Send a step's report, behind all of its tensors: those of `names` and, of a cut model, of `crossing`."""
-
-    def fail(self, report: Frame) -> None:
-        """Send that the step failed."""
 
 
 class HeldSender:

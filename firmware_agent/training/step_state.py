@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from firmware_agent.common.weights import load_arrays, state_arrays
-from firmware_agent.training.gradient_step import GradientWorker, PassHooks
+from firmware_agent.training.gradient_step import GradientWorker
 from firmware_agent.training.step_timing import StepTiming
 from firmware_agent.training.weight_intake import WeightIntake
 
@@ -34,28 +33,6 @@ class StepState:
     crossing: dict[str, None] = field(default_factory=dict)
     order: Mapping[str, int] | None = None
     offered: set[str] = field(default_factory=set)
-
-
-class StepPasses(PassHooks, Protocol):
-    """What happens to weights and gradients around the passes of a step."""
-
-    def load(self, number: int) -> None:
-        """Have the weights of a step or a round in the model, unless they come while it computes."""
-
-    def begin(self, step: StepState) -> None:
-        """Begin a step."""
-
-    def settle(self) -> None:
-        """Return when all weights of the step at hand are in the model; no gradient is offered until it goes on."""
-
-    def end(self) -> list[str]:
-        """End the passes, and return the names of the parameters whose gradients have not been offered, in order."""
-
-    def order(self) -> Mapping[str, int]:
-        """Return the tensors' places in the order in which they are wanted; a schedule of `fifo` has its own."""
-
-    def arrays(self) -> Mapping[str, Array]:
-        """Return parameters and buffers by name, in the model's memory."""
 
 
 class WholePasses:

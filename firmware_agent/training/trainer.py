@@ -15,6 +15,7 @@ from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
 from firmware_agent.common.frames.frame_fields import MAX_LAYERS, PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTimes, Measure, Measured
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train
+from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
 from firmware_agent.common.layer_seconds import LayerSeconds, layer_times, measure_layers
 from firmware_agent.common.shard import Shard
@@ -24,11 +25,12 @@ from firmware_agent.common.wire import encode
 from firmware_agent.peak_memory import PeakMemory
 from firmware_agent.training.loaded_job import LoadedJob
 from firmware_agent.training.sgd import LocalSgd
-from firmware_agent.training.watch_cost import monitor_seconds
 
 log = logging.getLogger(__name__)
 # Most passes that are timed; their median counts.
 LAYER_PASSES = 8
+# What a step does only to be watched is done so often; the mean counts.
+_WATCHED_REPETITIONS = 64
 
 
 class LocalPass(NamedTuple):
@@ -104,7 +106,7 @@ class Trainer:
         elapsed_seconds = now() - start
         seconds = _sum(each) if each else watch.take()
         peak_bytes = memory.peak_bytes()
-        encode_seconds, watching_seconds = (self._encode_seconds(), monitor_seconds(now)) if each else (0.0, 0.0)
+        encode_seconds, watching_seconds = (self._encode_seconds(), _monitor_seconds(now)) if each else (0.0, 0.0)
         layers = self._layer_times(optimiser, task, each) if task.layers and each else None
         if before is not None:
             self.model.load_state_dict(before)
@@ -203,6 +205,21 @@ class Trainer:
     def _optimiser(self) -> LocalSgd:
         job = self._job
         return LocalSgd(self.model.parameters(), job.learning_rate, job.momentum, job.proximal)
+
+
+def _monitor_seconds(now: Callable[[], float]) -> float:
+    """Return the seconds, by this clock, of what every synchronous step does only to be watched; a mean of many.
+
+    Memory is read when the batch changes, not in every step.
+    """
+    watch = Stopwatch(now)
+    begin = now()
+    for _ in range(_WATCHED_REPETITIONS):
+        watch.mark()
+        for phase in ("forward", "backward", "encode"):
+            watch.lap(phase)
+        encode(Stepped(1, 1, 0.0, watch.take(), 1))
+    return (now() - begin) / _WATCHED_REPETITIONS
 
 
 def _sum(steps: Sequence[PhaseSeconds]) -> PhaseSeconds:

@@ -35,8 +35,6 @@ links = st.builds(
     bytes_per_second=st.floats(1e4, 1e7),
     latency_seconds=st.floats(0, 1e-2) | st.just(0.0),
     slice_seconds=st.floats(0, 1e-3) | st.just(0.0),
-    device_bytes_per_second=st.floats(1e4, 1e7) | st.just(float("inf")),
-    background_share=st.floats(0, 0.9) | st.just(0.0),
 )
 slice_sizes = st.integers(100, 6000)
 priorities = st.builds(

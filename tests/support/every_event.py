@@ -188,7 +188,7 @@ class EqualPipes:
     def __init__(self, own: Sequence[OwnLink], link: SharedLink) -> None:
         self._link, self._now = link, 0.0
         self._latencies = [link.latency_seconds + each.latency_seconds for each in own]
-        self._own = [min(link.device_bytes_per_second, each.bytes_per_second) for each in own]
+        self._own = [each.bytes_per_second for each in own]
         self._waiting: list[deque[Piece]] = [deque() for _ in own]
         self._prepared, self._off = [math.inf] * len(own), [math.inf] * len(own)
         self._left, self._rate = [0.0] * len(own), [0.0] * len(own)
@@ -222,7 +222,7 @@ class EqualPipes:
     def _share(self) -> None:
         """Share the host's side out in equal parts; what a drive cannot take of its part the others get."""
         on = sorted((self._own[drive], drive) for drive, left in enumerate(self._left) if left > 0)
-        free, drives = self._link.free_bytes_per_second, len(on)
+        free, drives = self._link.bytes_per_second, len(on)
         for own, drive in on:
             self._rate[drive] = min(own, free / drives)
             self._off[drive] = self._now + self._left[drive] / self._rate[drive]

@@ -39,9 +39,9 @@ class LinkFlow:
             sending: how the queues send.
         """
         self._sending, self._slice_seconds = sending, link.slice_seconds
-        self._weights, self._free = list(weights), link.free_bytes_per_second
+        self._weights, self._free = list(weights), link.bytes_per_second
         self._latencies = [link.latency_seconds + side.latency_seconds for side in own]
-        self._rates = [min(link.device_bytes_per_second, side.bytes_per_second) for side in own]
+        self._rates = [side.bytes_per_second for side in own]
         # Whether each has the same rate all the time; else whether those on the link have equal parts all the time.
         wanted = sum(weight * rate for weight, rate in zip(weights, self._rates, strict=True))
         self._apart = len(own) == 1 or wanted <= self._free

@@ -19,7 +19,6 @@ Encoding is spread over the layers' backward passes. Beside what was measured, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -28,9 +27,10 @@ from typing import TYPE_CHECKING
 from csd_emu.perfmodel.overlap.layer_work import share_out
 from csd_emu.perfmodel.overlap.simulated_link import host_side, own_side
 from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
-from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, BlockStepping
+from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_emu.perfmodel.timeline import (
     AGGREGATE,
+    FORWARD,
     HOST_READER,
     READ,
     RECEIVE,
@@ -58,7 +58,6 @@ Interval = tuple[float, float, int]
 _TOUCH_SECONDS, _NEAR_SHARE = 1e-9, 0.01
 # Seconds that differ by such a share of a step are alike: counted ones of equal work do by less.
 _ALIKE_SHARE = 1e-3
-FORWARD = "forward"
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,8 @@ class OverlapComposer:
         drives = [part for part in activities if part.device != HOST]
         host = next((part for part in activities if part.device == HOST), None)
         kinds, groups = self._kinds(drives, link, crossed)
-        exchange = self._exchange(host_seconds, sending)
+        tensors = [[size for name in layer.tensors if (size := self.exchanged.get(name))] for layer in self.layers]
+        exchange = ExchangeModel.of(tensors, sending, host_seconds, self.block_bytes, self.barrier)
         run = SteadySteps(
             kinds,
             host_side(link, len(drives), SLICE_SECONDS.value),
@@ -140,14 +140,6 @@ class OverlapComposer:
             kinds[key] = replace(kind, drives=kind.drives + 1)
         places = {key: place for place, key in enumerate(kinds)}
         return list(kinds.values()), [places[key] for key in keys]
-
-    def _exchange(self, host_seconds: float, sending: TransferSettings) -> ExchangeModel:
-        """Return what is exchanged; the host's own work is spread over the bytes."""
-        tensors = [[size for name in layer.tensors if (size := self.exchanged.get(name))] for layer in self.layers]
-        size_bytes = sum(map(sum, tensors))
-        rate = size_bytes / host_seconds if host_seconds and size_bytes else math.inf
-        stepping = BlockStepping(self.block_bytes or max(1, size_bytes), rate, self.barrier)
-        return ExchangeModel(((), *map(tuple, tensors)), sending, stepping)
 
     def _passes(self, part: Activity) -> Passes:
         """Return what a device computes; reading comes first, as a layer of its own."""

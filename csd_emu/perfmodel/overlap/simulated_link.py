@@ -11,26 +11,18 @@ from firmware_agent.common.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class SharedLink:
-    """The host's side of the link and the drives' own, full duplex: every figure holds for each direction.
+    """The host's side of the link, full duplex: every figure holds for each direction.
 
     Attributes:
         bytes_per_second: of the host's side; what is under way on it shares it in equal parts.
         latency_seconds: from the last byte put on to the first look at it, and of what answers it.
         slice_seconds: what every slice costs beside its bytes, at the side that puts it on: theta of algorithms 6.2
             (encoding, checksum, system calls). The link carries other drives' slices meanwhile.
-        device_bytes_per_second: of one drive's own side.
-        background_share: of the host's side, 0 to less than 1, that storage traffic takes.
-        turn_bytes: drives are served one after the other, so many bytes at a time; 0 for equal parts all the time,
-            which is what very short turns come to, but for drives that then never differ. Only for drives whose own
-            sides bound nothing.
     """
 
     bytes_per_second: float
     latency_seconds: float
     slice_seconds: float = 0.0
-    device_bytes_per_second: float = math.inf
-    background_share: float = 0.0
-    turn_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no link has."""
@@ -39,21 +31,6 @@ class SharedLink:
             {"bandwidth": self.bytes_per_second},
             {"latency": self.latency_seconds, "seconds per slice": self.slice_seconds},
         )
-        if not self.device_bytes_per_second > 0:
-            raise ConfigurationError("the link: a drive's own bandwidth must be positive")
-        if self.turn_bytes < 0 or (self.turn_bytes and self.device_bytes_per_second < math.inf):
-            raise ConfigurationError(
-                f"the link: turns of {self.turn_bytes} bytes; give 0 for none, or some where no own side is narrow"
-            )
-        if not 0 <= self.background_share < 1:
-            raise ConfigurationError(
-                f"the link: background traffic takes a share of {self.background_share}; give 0 to less than 1"
-            )
-
-    @property
-    def free_bytes_per_second(self) -> float:
-        """What storage traffic leaves of the host's side."""
-        return self.bytes_per_second * (1 - self.background_share)
 
 
 @dataclass(frozen=True)

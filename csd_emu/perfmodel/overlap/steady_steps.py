@@ -13,7 +13,7 @@ part before: backward passes; all gradients on their way to the host (`csd_emu.p
 steps; all parameters on their way to the drives; forward passes; what crosses a cut. That is so, because no drive ends
 a forward pass before all drives' gradients have come to the host: there is never anything of two steps under way in one
 direction, and what has been sent is known to be read before any more is. A test holds that event after event comes to
-the same. Of a link that serves its drives in turns it is not so: `csd_emu.perfmodel.overlap.turn_simulation`.
+the same. Of a link that serves its drives in turns it is not so: `csd_lab.simulate.turn_simulation`.
 
 Left out: losses and TCP's own window, the records and the announcement of a step, and that the host's streams share its
 processors: what a slice costs there must be part of the link's `slice_seconds`.
@@ -36,8 +36,6 @@ from csd_emu.perfmodel.overlap.flow import Arrival, LinkFlow, Offer
 from csd_emu.perfmodel.overlap.layer_work import Costs, number_tensors
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, BlockStepping, HostBlocks
-from csd_emu.perfmodel.overlap.turn_simulation import TurnSimulation
-from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 
 # Steps have settled when they repeat one of the last few; some schedules alternate.
@@ -105,6 +103,29 @@ class ExchangeModel:
     sending: TransferSettings
     stepping: BlockStepping
 
+    @classmethod
+    def of(
+        cls,
+        tensors: Sequence[Sequence[int]],
+        sending: TransferSettings,
+        host_seconds: float,
+        block_bytes: int | None,
+        barrier: bool,
+    ) -> ExchangeModel:
+        """Return the exchange of a model whose passes begin with reading, as a layer of its own.
+
+        Args:
+            tensors: (layers,) bytes of each layer's tensors.
+            sending: how the queues send.
+            host_seconds: of the host's own work, which is spread over the bytes.
+            block_bytes: the host steps ranges of so many bytes; None for all at once.
+            barrier: whether it needs the whole gradient first.
+        """
+        size_bytes = sum(map(sum, tensors))
+        rate = size_bytes / host_seconds if host_seconds and size_bytes else math.inf
+        stepping = BlockStepping(block_bytes or max(1, size_bytes), rate, barrier)
+        return cls(((), *map(tuple, tensors)), sending, stepping)
+
 
 class StepTransfers(NamedTuple):
     """What has crossed the link in a step, arrivals in the order of their groups.
@@ -124,7 +145,6 @@ class SteadySteps:
     """Steps one after the other, of equal settings over a link that stays as it is.
 
     Attributes:
-        sides: (kinds,) which group of those that get parameters at the same time each is of.
         begun: (kinds,) when each began the step that comes next, the host's own part behind them.
         forward, backward: (kinds,) of the step before, when each layer's pass began and ended, and when the backward
             pass began and each layer's ended.
@@ -153,17 +173,11 @@ class SteadySteps:
             exchange: what is exchanged.
             local: what the host computes if it trains too.
             turn_seconds: of the host's part behind the cut.
-
-        Raises:
-            ConfigurationError: the link serves in turns; there, drives of one kind do not do the same.
         """
-        if link.turn_bytes:
-            raise ConfigurationError("a link that serves in turns is simulated event by event: take TurnSimulation")
         self._kinds, self._turn_seconds = kinds, turn_seconds
         self._cut = any(kind.push_bytes for kind in kinds)
         self._passes = [*(kind.passes for kind in kinds), *([] if local is None else [local])]
         self._exchange = _Exchange(kinds, link, exchange, local is not None)
-        self.sides = self._exchange.sides
         self._crossing = LinkFlow([kind.drives for kind in kinds], [kind.own for kind in kinds], link, exchange.sending)
         self.repeats = self._cut or len(self._passes) == 1
         self.begun = [0.0] * len(self._passes)
@@ -171,6 +185,11 @@ class SteadySteps:
         self.backward: list[list[float]] = []
         self.exchanged = deque[StepTransfers](maxlen=3)
         self.crossed = deque[StepTransfers](maxlen=3)
+
+    @property
+    def sides(self) -> list[int]:
+        """(kinds,) which group of those that get parameters at the same time each is of."""
+        return self._exchange.sides
 
     def step(self) -> float:
         """Go on until all have begun the next step; return the seconds since they had begun this one."""
@@ -297,8 +316,6 @@ def steady_step_seconds(
     Raises:
         ConfigurationError: there is no drive or no layer, the drives' models differ, or blocks have no byte.
     """
-    if link.turn_bytes:
-        return settle(TurnSimulation(costs, link, sending, block_bytes))
     number_tensors(costs)
     alike = Counter(map(id, costs))
     kinds = [

@@ -12,9 +12,11 @@ from functools import cached_property
 import numpy as np
 
 from csd_emu.perfmodel.split.split_problem import (
+    ACTIVATION_COPIES,
     LABEL_BYTES,
+    PARAMETER_COPIES,
+    SPARED_PARAMETER_COPIES,
     DeviceCost,
-    DriveMemory,
     Floats,
     HostPlace,
     SplitProblem,
@@ -190,7 +192,7 @@ class CutCosts:
             [
                 nothing
                 if drive.memory is None
-                else np.maximum(0.0, drive.memory.least_bytes - self._spared(drive.memory, drive.memory.least_records))
+                else np.maximum(0.0, drive.memory.least_bytes - self._spared(drive.memory.least_records))
                 for drive in self.situation.drives
             ]
         )
@@ -206,19 +208,18 @@ class CutCosts:
     @cached_property
     def host_memory_bytes(self) -> Floats:
         """(cuts,) what the tail of all records takes of the host's memory, 0 if nothing bounds it."""
-        memory = self.situation.host.memory
-        if memory is None:
+        if self.situation.host.memory_bytes is None:
             return np.zeros(self.unmoved + 1)
         activations = self.situation.records * self.tail_bytes
-        return np.asarray(memory.parameter_copies * self._moved_bytes + memory.activation_copies * activations)
+        return np.asarray(PARAMETER_COPIES * self._moved_bytes + ACTIVATION_COPIES * activations)
 
     @cached_property
     def _moved_bytes(self) -> Floats:
         return np.asarray(self.pull_bytes[-1] - self.pull_bytes)
 
-    def _spared(self, memory: DriveMemory, records: int) -> Floats:
-        spared = memory.parameter_copies * self._moved_bytes + memory.activation_copies * records * self.tail_bytes
-        return np.asarray(spared)
+    def _spared(self, records: int) -> Floats:
+        """Return (cuts,) the bytes that a drive is spared in a step that computes so many records at once."""
+        return np.asarray(SPARED_PARAMETER_COPIES * self._moved_bytes + records * self.tail_bytes)
 
     @cached_property
     def factors(self) -> Floats:
@@ -227,7 +228,7 @@ class CutCosts:
         for drive in self.situation.drives:
             parts = np.full(self.unmoved + 1, drive.in_parts)
             if (memory := drive.memory) is not None:
-                needed = memory.whole_bytes - self._spared(memory, drive.batch_size)
+                needed = memory.whole_bytes - self._spared(drive.batch_size)
                 parts |= needed > memory.available_bytes
             rows.append(np.where(parts, drive.parts_factor, 1.0))
         return np.array(rows)

@@ -29,24 +29,22 @@ import numpy as np
 from csd_emu.perfmodel.host_node import reduce_seconds
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink, host_side, own_side
 from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
-from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, Floats, SplitProblem
 from csd_emu.perfmodel.step import DeviceWork, DriveFigures, time_step
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.send_queue import TransferSettings
 
 # With unlike drives so many cuts are simulated in turn that win nothing. Chosen by trial: 4 lost up to 1 % of a step.
 PATIENCE = 8
 
 
-def barrier_seconds(situation: SplitProblem, amounts: CutCosts | None = None) -> Floats:
+def barrier_seconds(amounts: CutCosts) -> Floats:
     """Return (cuts,) how long a step takes with each number of layers on the drives; NaN where no cut is possible.
 
     The last entry, with all of them, is what `csd_emu.perfmodel.timeline.compose` says of it, the others what
     `csd_emu.perfmodel.timeline.compose_cut` says.
     """
-    amounts, link, devices = amounts or CutCosts(situation), situation.link, situation.drives
+    link, devices = amounts.situation.link, amounts.situation.drives
     local = np.array([device.local for device in devices])
     figures = DriveFigures(
         *(np.full(len(devices), np.inf), np.zeros(len(devices))),  # reading is in seconds already
@@ -77,29 +75,31 @@ def _reduce(sizes: Floats, gradients: int) -> Floats:
     return sizes * (reduce_seconds(1 << 40, gradients) / (1 << 40))  # it is proportional to them
 
 
-def simulate_cut(situation: SplitProblem, cut: int, amounts: CutCosts | None = None) -> float:
+def simulate_cut(amounts: CutCosts, cut: int) -> float:
     """Return how long a step takes once steps repeat, with `cut` layers on the drives.
 
     Raises:
         ConfigurationError: the situation has no `sending`, or the model cannot be cut there.
     """
-    amounts, sending = amounts or CutCosts(situation), situation.sending
+    situation, sending = amounts.situation, amounts.situation.sending
     if sending is None or not 0 < cut <= amounts.unmoved or math.isnan(amounts.crossing_bytes[cut]):
         raise ConfigurationError(f"cut {cut}: cannot be simulated; it needs a schedule and a place to cut")
     local = next((drive for drive in situation.drives if drive.local), None)
+    tensors = amounts.tensor_bytes[:cut]
+    host_seconds = reduce_seconds(int(amounts.push_bytes[cut]), len(situation.drives))
     run = SteadySteps(
-        _kinds(situation, amounts, cut),
+        _kinds(amounts, cut),
         host_side(situation.link, len(situation.remote), situation.slice_seconds),
-        _exchange(situation, amounts, cut, sending),
+        ExchangeModel.of(tensors, sending, host_seconds, situation.block_bytes, situation.barrier),
         local=None if local is None else _passes(amounts, local, cut),
         turn_seconds=float(amounts.host_seconds[cut]),
     )
     return settle(run)
 
 
-def bounds(situation: SplitProblem, amounts: CutCosts | None = None) -> Floats:
+def bounds(amounts: CutCosts) -> Floats:
     """Return (cuts,) seconds that no schedule can beat; NaN where no cut is possible."""
-    amounts = amounts or CutCosts(situation)
+    situation = amounts.situation
     remote, link = situation.remote, host_side(situation.link, len(situation.remote), situation.slice_seconds)
     near = np.array([drive.local for drive in situation.drives])
     own = [own_side(situation.link, drive.link_bytes_per_second, drive.link_latency_seconds) for drive in remote]
@@ -114,12 +114,12 @@ def bounds(situation: SplitProblem, amounts: CutCosts | None = None) -> Floats:
     lowest = np.maximum.reduce([*(computing[~near] + turning + tail), *(computing[near] + tail)])
     carried = (amounts.push_bytes * len(remote) + up.sum(axis=0)) / link.bytes_per_second
     quickest = len(remote) * down.min(axis=0) / link.bytes_per_second + np.where(cut, latencies.min(), 0.0)
-    exchanged = _exchanging(situation, amounts, link)
+    exchanged = _exchanging(amounts, link)
     with_turn = np.where(cut, exchanged + quickest + latencies.min() + tail, 0.0)
     return np.asarray(np.maximum.reduce([lowest, carried + quickest + tail, with_turn]))
 
 
-def _exchanging(situation: SplitProblem, amounts: CutCosts, link: SharedLink) -> Floats:
+def _exchanging(amounts: CutCosts, link: SharedLink) -> Floats:
     """Return (cuts,) the least from when the first backward pass begins to when all activations have crossed.
 
     The gradients of layers up to l are ready when a drive's backward pass has come to l. Those of all drives cross, and
@@ -127,7 +127,7 @@ def _exchanging(situation: SplitProblem, amounts: CutCosts, link: SharedLink) ->
     cross. What crosses of some drives crosses after the first of these is ready: of the drives in any order, the last,
     the last two, and so on.
     """
-    kinds = _Kinds.of(situation, amounts)
+    kinds = _Kinds.of(amounts)
     pushed = amounts.push_bytes[1:, None] / link.bytes_per_second
     drives = np.cumsum(kinds.drives[::-1])[::-1]
     up = np.cumsum((kinds.drives * kinds.batches)[::-1])[::-1]
@@ -162,12 +162,12 @@ class _Kinds:
     drives: Floats
 
     @classmethod
-    def of(cls, situation: SplitProblem, amounts: CutCosts) -> _Kinds:
+    def of(cls, amounts: CutCosts) -> _Kinds:
         """Return those of a situation."""
         places = [place for place, _ in amounts.kinds]
         factors = amounts.factors[places]
         passes = [amounts.forward_seconds[places] / factors, amounts.backward_seconds[places] / factors, factors]
-        batches = [[situation.drives[place].batch_size] for place in places]
+        batches = [[amounts.situation.drives[place].batch_size] for place in places]
         alike: dict[tuple[float, ...], int] = {}
         for row, (_, drives) in zip(
             np.hstack([batches, *(each[:, :-1] for each in passes)]), amounts.kinds, strict=True
@@ -219,9 +219,9 @@ def find_best(
     return found
 
 
-def _kinds(situation: SplitProblem, amounts: CutCosts, cut: int) -> list[DriveKind]:
+def _kinds(amounts: CutCosts, cut: int) -> list[DriveKind]:
     """Return the kinds of remote drives."""
-    kinds = []
+    situation, kinds = amounts.situation, []
     for place, drives in amounts.kinds:
         drive = situation.drives[place]
         crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
@@ -235,11 +235,3 @@ def _passes(amounts: CutCosts, drive: DeviceCost, cut: int) -> Passes:
     """Return what a drive computes; reading comes first, as a layer of its own."""
     forward, backward, read = amounts.layer_seconds(drive, cut)
     return Passes((read, *forward.tolist()), (0.0, *backward.tolist()))
-
-
-def _exchange(situation: SplitProblem, amounts: CutCosts, cut: int, sending: TransferSettings) -> ExchangeModel:
-    sizes, size = amounts.tensor_bytes[:cut], int(amounts.push_bytes[cut])
-    host_seconds = reduce_seconds(size, len(situation.drives))
-    rate = size / host_seconds if size else math.inf
-    stepping = BlockStepping(situation.block_bytes or max(1, size), rate, situation.barrier)
-    return ExchangeModel(((), *sizes), sending, stepping)

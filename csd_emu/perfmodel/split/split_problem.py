@@ -23,6 +23,11 @@ from firmware_agent.common.send_queue import TransferSettings
 Floats = npt.NDArray[np.float64]
 # A label is a 64-bit number.
 LABEL_BYTES = 8
+# What the host holds of what it has moved to it, in copies: weights, gradients, momentum, and the sums of a step; then
+# activations, their gradients and the kernels' workspace.
+PARAMETER_COPIES, ACTIVATION_COPIES = 5, 3
+# What a drive is spared, at least: weights and gradients; activations once.
+SPARED_PARAMETER_COPIES = 2
 
 
 @dataclass(frozen=True)
@@ -79,39 +84,16 @@ class DriveMemory:
         least_bytes: of a step that computes as few records at once as it may.
         least_records: how many those are.
         whole_bytes: of a step that computes all records at once.
-        parameter_copies: bytes that are spared for each byte of moved parameters.
-        activation_copies: bytes that are spared for each byte of moved activations.
     """
 
     available_bytes: float
     least_bytes: float
     least_records: int
     whole_bytes: float
-    parameter_copies: float
-    activation_copies: float
 
     def __post_init__(self) -> None:
         """Refuse what no memory has."""
         check_numbers("memory", {}, vars(self) | {"available_bytes": max(0.0, self.available_bytes)})
-
-
-@dataclass(frozen=True)
-class HostMemory:
-    """What the tail takes of the host's memory.
-
-    Attributes:
-        available_bytes: for it.
-        parameter_copies: bytes for each byte of moved parameters.
-        activation_copies: bytes for each byte of moved activations, of all records.
-    """
-
-    available_bytes: float
-    parameter_copies: float
-    activation_copies: float
-
-    def __post_init__(self) -> None:
-        """Refuse what no memory has."""
-        check_numbers("the host's memory", {}, vars(self))
 
 
 @dataclass(frozen=True)
@@ -174,13 +156,13 @@ class HostPlace:
 
     Attributes:
         forward_seconds, backward_seconds: of the whole model with all records of a step; shared out over the layers.
-        memory: what bounds it; None for nothing.
+        memory_bytes: that the tail may take; None for nothing that bounds it.
         layer_shares, layer_clock, layer_reason: see `DeviceCost`.
     """
 
     forward_seconds: float
     backward_seconds: float
-    memory: HostMemory | None = None
+    memory_bytes: float | None = None
     layer_shares: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     layer_clock: str = ""
     layer_reason: str = ""
@@ -190,7 +172,11 @@ class HostPlace:
         check_numbers(
             "the host",
             {},
-            {"forward seconds": self.forward_seconds, "backward seconds": self.backward_seconds},
+            {
+                "forward seconds": self.forward_seconds,
+                "backward seconds": self.backward_seconds,
+                "bytes of memory": self.memory_bytes or 0.0,
+            },
         )
 
 

@@ -65,7 +65,7 @@ def predict_steps(
     """
     forward = np.max([[layer.forward_seconds for layer in part] for part in costs], axis=0)
     backward = np.max([[layer.backward_seconds for layer in part] for part in costs], axis=0)
-    rate = min(link.device_bytes_per_second, link.free_bytes_per_second / len(costs))
+    rate = link.bytes_per_second / len(costs)
     fifo = np.array([sending.schedule == "fifo" for sending in sendings])
     ready = np.cumsum(backward[::-1])[::-1]
     result = np.empty(len(sendings))

@@ -9,9 +9,8 @@ from typing import Any
 
 from csd_emu.engines.shaping.relay import CHUNK_BYTES
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes, ideal_step_seconds
-from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_lab.bench.communication import comm_nets
+from csd_lab.simulate.turn_simulation import TurnLink, step_seconds
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
 
@@ -86,9 +85,9 @@ class CommunicationCase:
         return sum(map(exchange_bytes, self.costs)) / (self.compute_seconds * self.ratio)
 
     @property
-    def link(self) -> SharedLink:
+    def link(self) -> TurnLink:
         """The link of the figures on the timeline."""
-        return SharedLink(self.bytes_per_second, LATENCY_SECONDS, SLICE_SECONDS, turn_bytes=TURN_BYTES)
+        return TurnLink(self.bytes_per_second, LATENCY_SECONDS, SLICE_SECONDS, turn_bytes=TURN_BYTES)
 
 
 CASES = tuple(CommunicationCase(model, ratio) for model in MODELS for ratio in RATIOS)
@@ -100,7 +99,7 @@ def predict(case: CommunicationCase) -> dict[str, Any]:
     `priority_over_fifo` are FIFO's seconds over those of priority, `over_lower_bound` priority's over what no schedule
     can beat.
     """
-    fifo, priority = (steady_step_seconds(case.costs, case.link, sending) for sending in (FIFO, PRIORITY))
+    fifo, priority = (step_seconds(case.costs, case.link, sending) for sending in (FIFO, PRIORITY))
     return {
         "model": case.model,
         "wire_over_compute": case.ratio,

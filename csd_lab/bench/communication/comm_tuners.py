@@ -22,6 +22,7 @@ from csd_lab.bench.communication import comm_cases
 from csd_lab.bench.communication.analytic_predictor import AnalyticPredictor
 from csd_lab.bench.communication.comm_cases import MODELS, costs_of
 from csd_lab.bench.harness import spread_over
+from csd_lab.generate.autobyte.meta_network import shipped_network
 from csd_lab.generate.autobyte.tuner_scenario import (
     BandwidthProcess,
     BandwidthTrace,
@@ -31,11 +32,11 @@ from csd_lab.generate.autobyte.tuner_scenario import (
     draw_trace,
     play,
 )
+from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import SearchRules, StaticSearch
-from host.policies.transfer.meta_network import shipped_network
-from host.policies.transfer.setting_grid import BYTESCHEDULER_DEFAULT, DEFAULT, candidates
+from host.policies.transfer.setting_grid import DEFAULT, candidates
 from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
 from host.policies.transfer.transfer_tuner import StepSeen, TransferTuner
 
@@ -46,6 +47,9 @@ TRACE_PROCESS = BandwidthProcess(octaves=OCTAVES)
 STEPS_ONLY = BandwidthProcess(octaves=OCTAVES, burst_gap_steps=np.inf, walk=0.0)
 TRACES, STEPS_TRACES, CONSTANT_TRACES = 3, 2, 3
 CONSTANT_STEPS = 500
+# ByteScheduler's defaults are counted in parameters (1,000,000 and 4,000,000), these are their bytes in float32; the
+# wire takes no larger slice than `MAX_SLICE_BYTES`.
+BYTESCHEDULER_DEFAULT = TransferSettings("priority", MAX_SLICE_BYTES, 16_000_000)
 # After a step in bandwidth a tuner has retuned when its steps are no longer than this, over those that it comes to: how
 # good these are is told by the share of the gain. But none that is that much longer than the oracle's is good enough.
 SETTLED, NOT_LOST = 1.02, 1.1

@@ -27,8 +27,6 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from csd_emu.perfmodel.overlap.layer_work import LayerCost
-from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
-from csd_emu.perfmodel.overlap.turn_simulation import TurnSimulation
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication import comm_cases, comm_tuners
 from csd_lab.bench.communication.comm_cases import (
@@ -48,6 +46,7 @@ from csd_lab.bench.communication.comm_runs import (
     ratio_interval,
 )
 from csd_lab.bench.harness import Attempt, Bench, Spread, spread_over, undisturbed
+from csd_lab.simulate.turn_simulation import TurnSimulation, step_seconds
 from firmware_agent.common.send_queue import TransferSettings
 
 Floats = npt.NDArray[np.float64]
@@ -105,7 +104,7 @@ class Fit:
         own = LayerCost("step", (), self.step_seconds, 0.0)
         costs = [(own, *each) for each in case.costs]
         if sending.slice_bytes is None:
-            return [steady_step_seconds(costs, link, sending)]
+            return [step_seconds(costs, link, sending)]
         late = partial(np.random.default_rng(_DRAWN).exponential, LATE_SECONDS)
         run = TurnSimulation(costs, link, sending, late=late)
         return [run.step() for _ in range(SETTLING_STEPS + STEPS)][SETTLING_STEPS:]

@@ -1,4 +1,4 @@
-"""Training of the network that AutoByte comes with.
+"""Training of the network that `bench comm` has AutoByte ask.
 
 `python -m csd_lab.generate.autobyte.train_network --seed 1 --output FOLDER`.
 
@@ -30,8 +30,8 @@ from torch import nn
 
 from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_lab.generate.autobyte import synthetic_cases as made_up
-from host.policies.transfer.meta_network import RECIPE_FILE, WEIGHTS_FILE
-from host.policies.transfer.network_features import NAMES, Features
+from csd_lab.generate.autobyte.meta_network import RECIPE_FILE, WEIGHTS_FILE
+from csd_lab.generate.autobyte.network_features import NAMES, Features
 from host.policies.transfer.setting_grid import candidates
 
 Floats = npt.NDArray[np.float32]

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from csd_emu.perfmodel.overlap.layer_work import Costs
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.simulate.slowdown_traces import arrivals
+from csd_lab.simulate.turn_simulation import step_seconds
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.transfer_tuner import Change, StepSeen, TransferTuner
@@ -143,7 +143,7 @@ class Setup:
     def step_seconds(self, level: float, setting: TransferSettings) -> float:
         """Return what a step takes at a level."""
         costs = [self.costs] * self.drives
-        return steady_step_seconds(costs, self.link_at(level), setting, block_bytes=self.block_bytes)
+        return step_seconds(costs, self.link_at(level), setting, block_bytes=self.block_bytes)
 
     def link_at(self, level: float) -> SharedLink:
         """Return the link at a level."""

@@ -35,8 +35,14 @@ _UNREADABLE: tuple[type[Exception], ...] = (
     ValueError,
     LookupError,
     TypeError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    OverflowError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
 )
-_UNREADABLE += (EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError, RecursionError, MemoryError)
 # Of a member's local header: its length, and where the lengths of name and extra field stand in it.
 _LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)
 

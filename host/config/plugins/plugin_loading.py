@@ -110,11 +110,8 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
     Raises:
         PluginError: it cannot be read or imported, is not callable, or does not take the options.
     """
-    where, colon, attribute = section.name.partition(":")
-    if not colon:
-        where, _, attribute = kind.find_entry_point(section.name).partition(":")
     told = f"{kind.word} {section.name!r}"
-    source = _check(where, attribute, folder, told, entry=not colon)
+    where, attribute, source = _find(kind, section.name, folder, told)
     try:
         target = import_named(where, attribute) if source is None else name_in(_module_from(where, source), attribute)
     except user_errors() as error:
@@ -131,14 +128,12 @@ def check_plugin(kind: Registry, section: UserSection, folder: Path) -> None:
     Raises:
         PluginError: it may not, or cannot.
     """
-    where, colon, attribute = section.name.partition(":")
-    if not colon:
-        where, _, attribute = kind.find_entry_point(section.name).partition(":")
     told = f"{kind.word} {section.name!r}"
-    source = _check(where, attribute, folder, told, entry=not colon)
+    where, attribute, source = _find(kind, section.name, folder, told)
+    if source is None:
+        return
     try:
-        if source is not None:
-            check_source(source, where, attribute)
+        check_source(source, where, attribute)
     except ValueError as error:
         raise PluginError(f"{told}: cannot be imported: {error}") from error
 
@@ -175,15 +170,20 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def _check(where: str, attribute: str, folder: Path, told: str, entry: bool) -> str | None:
-    """Return the text of the file that is named, None if a module is; an `entry` point says itself who installed it."""
+def _find(kind: Registry, name: str, folder: Path, told: str) -> tuple[str, str, str | None]:
+    """Return the module or file that is named, what is named in it, and the file's text; None for a module."""
+    where, colon, attribute = name.partition(":")
+    if colon and where.endswith(".py"):
+        return where, attribute, _read(folder / where, told)
     try:
-        if not where.endswith(".py") or entry:
-            check_outside(where) if entry else check_module(where, attribute)
-            return None
+        if colon:
+            check_module(where, attribute)
+        else:  # an entry point says itself who installed it
+            where, _, attribute = kind.find_entry_point(name).partition(":")
+            check_outside(where)
     except ValueError as error:
         raise PluginError(f"{told}: cannot be imported: {error}") from error
-    return _read(folder / where, told)
+    return where, attribute, None
 
 
 def _read(path: Path, told: str) -> str:

@@ -60,9 +60,8 @@ def read_options(
     parameters, hints = _signature(target, where)
     open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
     named = {each.name: each for each in parameters if each.kind in _NAMED and each.name not in given}
-    problems = [f"{where}.{key}: {_unknown(key, named, given)}" for key in options if key not in named] * (
-        not open_ended
-    )
+    unknown = [] if open_ended else [key for key in options if key not in named]
+    problems = [f"{where}.{key}: {_unknown(key, named, given)}" for key in unknown]
     values: dict[str, Any] = {key: value for key, value in options.items() if key not in named}
     for name, parameter in named.items():
         if name in options:

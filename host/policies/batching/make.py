@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from firmware_agent.common.errors import PluginError
 from host.config.plugins.kinds import TUNER
@@ -14,10 +16,7 @@ from host.core.tuning.batch_tuner import Batches, BatchTuner
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.fixed import FixedBatches
 from host.policies.batching.hypertune_rule import RetuneRules
-from host.policies.batching.user_tuner import make_user_tuner
-
-# What a tuner of the user's own is given beside the tables.
-_USER = ("batches", "names", "total_steps", "sync_seconds", "tuning_rules")
+from host.policies.batching.user_tuner import UserTuner
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,15 @@ def make_tuner(section: TunerSection, arguments: TunerArguments, plugin: Plugin 
     Raises:
         PluginError: the user's own cannot be made, or is no tuner.
     """
-    tables, given = arguments.tables, vars(arguments)
-    if tables is None:
+    if arguments.tables is None:
         return FixedBatches(arguments.batches, None, arguments.names)
-    if plugin is not None:
-        return make_user_tuner(plugin, tables, *(given[name] for name in _USER))
+    if plugin is not None:  # what the user's own is given it may change
+        tables, names = list(arguments.tables), list(arguments.names)
+        own = replace(arguments, tables=tables, batches=np.array(arguments.batches, np.int64), names=names)
+        return UserTuner(plugin, arguments.tables, plugin.make(**vars(own)))
     if isinstance(section, UserSection):
         raise PluginError(f"tuner {section.name!r} is not built in, and was not loaded")
     name, options = (section, {}) if isinstance(section, str) else (section.name, section.options)
     kind = TUNER.load(name)
-    tuner: BatchTuner = kind(**options, **accepted(kind, given))
+    tuner: BatchTuner = kind(**options, **accepted(kind, vars(arguments)))
     return tuner

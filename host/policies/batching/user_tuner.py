@@ -13,28 +13,16 @@ from firmware_agent.common.errors import PluginError, PluginFailed, user_errors
 from host.config.plugins.plugin_loading import Plugin, check_methods, describe_error
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.core.tuning.speed_table import SpeedTable
-from host.policies.batching.hypertune_rule import RetuneRules
 
-_METHODS = {"probes": 1, "observe": 3, "leave": 1, "join": 1, "possible_records_per_second": 0, "state": 0}
-_METHODS |= {"load_state": 1}
-
-
-def make_user_tuner(
-    plugin: Plugin,
-    tables: Sequence[SpeedTable],
-    batches: Batches,
-    names: Sequence[str],
-    total_steps: int,
-    sync_seconds: float,
-    rules: RetuneRules | None = None,
-) -> UserTuner:
-    """Return the user's tuner, which begins with STANNIS's `batches`; it takes of the arguments what it names.
-
-    Raises:
-        PluginError: it cannot be made, or is no tuner.
-    """
-    given = {"total_steps": total_steps, "sync_seconds": sync_seconds, "names": list(names), "tuning_rules": rules}
-    return UserTuner(plugin, tables, plugin.make(tables=list(tables), batches=np.array(batches, np.int64), **given))
+_METHODS = {
+    "probes": 1,
+    "observe": 3,
+    "leave": 1,
+    "join": 1,
+    "possible_records_per_second": 0,
+    "state": 0,
+    "load_state": 1,
+}
 
 
 class UserTuner:

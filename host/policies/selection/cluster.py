@@ -120,6 +120,11 @@ class Trial:
     steps: int
     why: str
 
+    @property
+    def records(self) -> int:
+        """Of a step, all devices together."""
+        return sum(count * batch for count, batch in zip(self.configuration, self.batches, strict=True))
+
 
 @dataclass(frozen=True)
 class TrialStep:
@@ -134,6 +139,14 @@ class TrialStep:
     compute_seconds: dict[str, float]
     step_seconds: float
     joules: float
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """A trial that was taken, and what its steps cost."""
+
+    trial: Trial
+    seen: tuple[TrialStep, ...]
 
 
 class Range(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from firmware_agent.common.errors import ConfigurationError
 from host.policies.selection.beliefs.belief import Belief
 from host.policies.selection.beliefs.observations import Observations
 from host.policies.selection.blas_threads import on_one_thread
-from host.policies.selection.cluster import Cluster, Configuration, Counts, Floats, Trial, TrialStep
+from host.policies.selection.cluster import Cluster, Configuration, Counts, Floats, Trial, TrialResult, TrialStep
 from host.policies.selection.costs.cost_model import Model
 from host.policies.selection.costs.speed_curves import PaceTables, table_of
 from host.policies.selection.costs.step_costs import Figures, Points
@@ -34,7 +34,7 @@ from host.policies.selection.search.planned_batches import (
 )
 from host.policies.selection.search.ranking import Ranking, goal_of
 from host.policies.selection.search.trial_choice import contenders, find_worthiest
-from host.policies.selection.selection_rules import MeasuredTrial, SelectionPlan, SelectionRules
+from host.policies.selection.selection_rules import SelectionPlan, SelectionRules
 
 __all__ = ["Planner", "SelectionPlan"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
@@ -70,7 +70,7 @@ class Planner:
         check_batch(self._tables, rules.batch_size)
         self._reference = knees(self._tables, rules)
         self._observations = Observations(cluster, self._tables)
-        self._trials: list[MeasuredTrial] = []
+        self._trials: list[TrialResult] = []
         self._attempts = 0
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
@@ -123,9 +123,7 @@ class Planner:
         self._observations.add(trial, seen)
         self._attempts += 1
         if seen:
-            seconds = float(np.mean([each.step_seconds for each in seen]))
-            joules = float(np.mean([each.joules for each in seen]))
-            self._trials.append(MeasuredTrial(trial, len(seen), seconds, joules))
+            self._trials.append(TrialResult(trial, tuple(seen)))
         self._ranking = None
 
     def lose(self, node: str) -> None:
@@ -230,5 +228,8 @@ class Planner:
     def _left(self, ranking: Ranking) -> float:
         """Return the share of the whole training that trials may still cost."""
         whole, work = ranking.seconds[ranking.best], ranking.work[ranking.best]
-        spent = sum((trial.step_seconds - trial.records * whole / work) * trial.steps for trial in self._trials)
+        spent = 0.0
+        for tried in self._trials:
+            step_seconds = float(np.mean([each.step_seconds for each in tried.seen]))
+            spent += (step_seconds - tried.trial.records * whole / work) * len(tried.seen)
         return float(self.rules.most_share - max(0.0, spent) / whole)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from host.core.tuning.batch_tuner import BatchTuner
-from host.policies.selection.cluster import Cluster, Configuration, Trial, TrialStep
+from host.policies.selection.cluster import Cluster, Configuration, Trial, TrialResult, TrialStep
 from host.policies.selection.selection_rules import SelectionPlan
 
 
@@ -32,14 +32,6 @@ class Decider(Protocol):
 
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         """Return which nodes train in a configuration."""
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    """A trial that was taken, and what its steps cost."""
-
-    trial: Trial
-    seen: tuple[TrialStep, ...]
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from host.policies.selection.cluster import Configuration, Counts, Floats
+from host.policies.selection.cluster import Configuration, Counts, Floats, TrialResult
 from host.policies.selection.search.ranking import TIE, Ranking
-from host.policies.selection.selection_rules import MeasuredTrial
 
 
 def pareto_front(first: Floats, other: Floats) -> Counts:
@@ -34,7 +33,7 @@ def pareto_rows(ranking: Ranking) -> Counts:
 
 
 def explain(
-    ranking: Ranking, steps: int, sure: float, trials: Sequence[MeasuredTrial], lost: Sequence[str]
+    ranking: Ranking, steps: int, sure: float, trials: Sequence[TrialResult], lost: Sequence[str]
 ) -> tuple[str, ...]:
     """Return why the best one wins: against all devices, one less, the host alone, the runner-up; and how sure it is.
 
@@ -57,9 +56,9 @@ def explain(
         if row is not None and row not in told:
             told.add(row)
             sentences.append(_compare(ranking, what, row))
-    run = len({each.trial.configuration for each in trials})
+    run, steps_run = len({each.trial.configuration for each in trials}), sum(len(each.seen) for each in trials)
     sentences.append(
-        f"{run} of {len(ranking.points)} configurations were run, {sum(each.steps for each in trials)} steps in all; "
+        f"{run} of {len(ranking.points)} configurations were run, {steps_run} steps in all; "
         f"with a probability of {sure:.0%} no other one is better by more than {TIE:.0%}."
     )
     if (chance := float(ranking.chances(np.array([best]))[0])) < 1:

@@ -10,8 +10,8 @@ import msgspec
 
 from firmware_agent.common.atomic_files import read_file, replace_file
 from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
-from host.policies.selection.cluster import Cluster, Estimate, Range
-from host.policies.selection.planner_protocol import TrialDecision, TrialResult
+from host.policies.selection.cluster import Cluster, Estimate, Range, TrialResult
+from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.selection_rules import SelectionRules
 
 PLAN_FILE = "plan.json"
@@ -227,7 +227,7 @@ def _trial(tried: TrialResult, cluster: Cluster) -> TrialRow:
     return TrialRow(
         name=cluster.name(trial.configuration),
         steps=len(tried.seen),
-        records=sum(count * batch for count, batch in zip(trial.configuration, trial.batches, strict=True)),
+        records=trial.records,
         step_seconds=statistics.median(one.step_seconds for one in tried.seen),
         joules=statistics.median(one.joules for one in tried.seen),
         why=trial.why,

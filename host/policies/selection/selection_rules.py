@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from firmware_agent.common.errors import ConfigurationError
 from host.config.preference import Preference
 from host.config.sync_section import TuningSection
-from host.policies.selection.cluster import Estimate, Trial
+from host.policies.selection.cluster import Estimate, TrialResult
 
 
 @dataclass(frozen=True)
@@ -87,28 +87,6 @@ class SelectionRules:
 
 
 @dataclass(frozen=True)
-class MeasuredTrial:
-    """A trial that was taken.
-
-    Attributes:
-        trial: what was asked for.
-        steps: how many were seen.
-        step_seconds: of a step, in the mean.
-        joules: of a step, in the mean.
-    """
-
-    trial: Trial
-    steps: int
-    step_seconds: float
-    joules: float
-
-    @property
-    def records(self) -> int:
-        """Of a step, all devices together."""
-        return sum(count * batch for count, batch in zip(self.trial.configuration, self.trial.batches, strict=True))
-
-
-@dataclass(frozen=True)
 class SelectionPlan:
     """What is best, and how sure that is.
 
@@ -129,5 +107,5 @@ class SelectionPlan:
     reasons: tuple[str, ...]
     sure: float
     gap: float
-    trials: tuple[MeasuredTrial, ...] = ()
+    trials: tuple[TrialResult, ...] = ()
     feasible: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +11,35 @@ import msgspec
 
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import StepCost
-from host.policies.selection.cluster import Configuration, Trial, TrialStep
-from host.policies.selection.planner_calls import Lost, Observed, PlannerCall, PlannerQuery, repeat
-from host.policies.selection.planner_protocol import Decider, TrialResult
+from host.policies.selection.cluster import Configuration, Trial, TrialResult, TrialStep
+from host.policies.selection.planner_protocol import Decider
 from host.policies.selection.selection_rules import SelectionPlan
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
 _MOST_ODD = 8
+
+
+class Observed(msgspec.Struct, frozen=True, tag=True):
+    """The steps of a trial."""
+
+    trial: Trial
+    seen: list[TrialStep]
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """A node takes part in nothing any more."""
+
+    node: str
+
+
+class PlannerQuery(msgspec.Struct, frozen=True, tag=True):
+    """What to measure next, or with `last` what is best: it settles batches on what is known by then."""
+
+    last: bool
+
+
+PlannerCall = Observed | Lost | PlannerQuery
+"""What a planner was asked and told, from which another planner can reach the same state."""
 
 
 @dataclass
@@ -169,7 +192,7 @@ class Trials:
         if self._calls is None:
             return
         self._calls = msgspec.convert(state["calls"], list[PlannerCall])
-        repeat(self._calls, self.planner)
+        _repeat(self._calls, self.planner)
         self._trying = None if state["trying"] is None else msgspec.convert(state["trying"], _Trying)
         self.tried[:] = msgspec.convert(state["tried"], list[TrialResult])
         self.lost[:] = map(str, state["lost"])
@@ -182,6 +205,21 @@ class Trials:
 
     def _name(self, trial: Trial) -> str:
         return self.planner.cluster.name(trial.configuration)
+
+
+def _repeat(calls: Iterable[PlannerCall], planner: Decider) -> None:
+    """Ask and tell a planner that has seen nothing the same as another; what it answers follows from that alone."""
+    for call in calls:
+        with contextlib.suppress(ConfigurationError):  # the other one was told so too
+            match call:
+                case Observed(trial, seen):
+                    planner.observe(trial, seen)
+                case Lost(node):
+                    planner.lose(node)
+                case PlannerQuery(last=True):
+                    planner.decide()
+                case _:
+                    planner.next_trial()
 
 
 def _told_odd(trying: _Trying, name: str) -> str:

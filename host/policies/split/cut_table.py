@@ -31,8 +31,8 @@ class CutTable:
         self._any = heavy <= 0
         self.relieving = {self.unmoved}
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
-        self._lowest = bounds(situation, self.amounts)
-        self._barrier = barrier_seconds(situation, self.amounts)
+        self._lowest = bounds(self.amounts)
+        self._barrier = barrier_seconds(self.amounts)
         self._known: dict[int, float] = {}
 
     def allow(self, fitting: Sequence[int]) -> Sequence[int]:
@@ -114,7 +114,7 @@ class CutTable:
         if not situation.cuts_overlap and not (situation.sending and cut == self.unmoved):
             return float(self._barrier[cut])
         if cut not in self._known:
-            self._known[cut] = simulate_cut(situation, cut, self.amounts)
+            self._known[cut] = simulate_cut(self.amounts, cut)
         return self._known[cut]
 
     def _refused(self, cut: int) -> str:
@@ -131,11 +131,11 @@ class CutTable:
                 f"{bounded.least_records} of its records at a time, and has "
                 f"{format_bytes(max(0.0, bounded.available_bytes))}"
             )
-        memory, needed_bytes = self.situation.host.memory, self.amounts.host_memory_bytes[cut]
-        if memory is not None and needed_bytes > memory.available_bytes:
+        room_bytes, needed_bytes = self.situation.host.memory_bytes, self.amounts.host_memory_bytes[cut]
+        if room_bytes is not None and needed_bytes > room_bytes:
             return (
                 f"the host needs {format_bytes(needed_bytes)} of memory for {self.situation.records} records and has "
-                f"{format_bytes(max(0.0, memory.available_bytes))}"
+                f"{format_bytes(room_bytes)}"
             )
         return ""
 

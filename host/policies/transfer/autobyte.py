@@ -4,11 +4,11 @@ After AutoByte (see docs/communication-tuning.md), of which the abstract's idea 
 statistics go into a meta-network that predicts the speed-up of a setting. The rules around it are ours.
 
 * A decision is due in every step, but while a change is announced or on trial; there only when conditions jumped.
-* All candidates are scored in one batch. The best one is adopted if it promises more than `margin`, from an announced
+* All candidates are scored in one batch. The best one is adopted if it promises more than `MARGIN`, from an announced
   step on. The present setting gets this benefit of the doubt because a predictor's error is about as large.
-* The first `verify` steps with it are compared with the last ones before it, under the same conditions. If they are
-  longer by more than `tolerance`, the run falls back, and the setting is not tried again until conditions jump or move
-  by `forgive`.
+* The first `VERIFY_STEPS` steps with it are compared with the last ones before it, under the same conditions. If they
+  are longer by more than `TOLERANCE`, the run falls back, and the setting is not tried again until conditions jump or
+  move by `FORGIVE`.
 """
 
 from __future__ import annotations
@@ -30,40 +30,12 @@ from host.policies.transfer.transfer_tuner import LEAST_AHEAD_STEPS, Change, Ste
 
 # A setting is known by so many of its last steps.
 RECENT_STEPS = 8
-
-
-@dataclass(frozen=True)
-class AutoByteRules:
-    """When a setting is changed.
-
-    Attributes:
-        margin: least predicted gain, as log of step seconds over step seconds.
-        ahead: steps from the one that told to the first one with the new setting.
-        verify: steps that a new setting is judged by.
-        tolerance: log of step seconds by which it may be worse than the one before.
-        forgive: log by which conditions have moved when a setting that failed may be tried again.
-    """
-
-    margin: float = 0.0005
-    ahead: int = LEAST_AHEAD_STEPS
-    verify: int = 2
-    tolerance: float = 0.08
-    forgive: float = 0.35
-
-    def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            ConfigurationError: one makes no sense.
-        """
-        if self.ahead < LEAST_AHEAD_STEPS:
-            raise ConfigurationError(
-                f"AutoByte announces {self.ahead} steps ahead; give {LEAST_AHEAD_STEPS} at least: a step that is over "
-                "cannot be sent otherwise"
-            )
-        logs = (self.margin, self.tolerance, self.forgive)
-        if self.verify < 1 or not all(log >= 0 for log in logs):
-            raise ConfigurationError("AutoByte's rules count in steps from 1, and in logarithms that are not negative")
+# Least predicted gain for which a setting is changed, as log of step seconds over step seconds.
+MARGIN = 0.0005
+# Steps that a new setting is judged by, and the log of step seconds by which it may be worse than the one before.
+VERIFY_STEPS, TOLERANCE = 2, 0.08
+# Log by which conditions have moved when a setting that failed may be tried again.
+FORGIVE = 0.35
 
 
 @dataclass
@@ -93,7 +65,6 @@ class AutoByte:
         self,
         first: TransferSettings,
         predictor: Predictor | None = None,
-        rules: AutoByteRules | None = None,
         settings: Sequence[TransferSettings] | None = None,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
@@ -102,7 +73,6 @@ class AutoByte:
         Args:
             first: until conditions are known.
             predictor: what compares settings; None for `SimulatedSettings`; docs/communication-tuning.md says why.
-            rules: when a setting is changed.
             settings: what is chosen from; None for `candidates()`.
             block_bytes: the host steps ranges of so many bytes.
 
@@ -112,10 +82,10 @@ class AutoByte:
         self._settings = tuple(settings if settings is not None else candidates())
         for each in (first, *self._settings):
             check_tunable(each)
-        self._predictor, self._rules = predictor or SimulatedSettings(), rules or AutoByteRules()
+        self._predictor = predictor or SimulatedSettings()
         self._watch = Watch(block_bytes)
-        # (first step, setting) of what holds now and of what was announced since.
-        self._announced = [(1, first)]
+        # The setting that was announced last, the first step that has it, and the setting of the steps before.
+        self._present, self._since, self._before = first, 1, first
         # Logs of step seconds under the present conditions, with the setting that holds.
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._trial: _Trial | None = None
@@ -123,7 +93,7 @@ class AutoByte:
 
     def sending(self, step: int) -> TransferSettings:
         """Return the setting of a step: the last one that was announced for it or before."""
-        return next(sending for first, sending in reversed(self._announced) if first <= step or first == 1)
+        return self._present if step >= self._since else self._before
 
     def observe(self, seen: StepSeen) -> Change | None:
         """Learn from a step; fall back, or change, or stay (see `TransferTuner.observe`)."""
@@ -135,17 +105,16 @@ class AutoByte:
             # What is left may be of before the jump: only steps from this one on say what the present setting does now.
             self._recent.clear()
         self._note(seen)
-        if self._trial is not None and len(self._trial.logs) >= self._rules.verify:
+        if self._trial is not None and len(self._trial.logs) >= VERIFY_STEPS:
             verdict, self._trial = self._judge(self._trial, seen.step), None
             if verdict is not None:
                 return verdict
-        waits = self._trial is not None or self._announced[-1][0] > seen.step
+        waits = self._trial is not None or self._since > seen.step
         return self._decide(seen.step) if jumped or not waits else None
 
     def state(self) -> dict[str, Any]:
         """Return the setting only; link and drives are measured again after a resume."""
-        _, sending = self._announced[-1]
-        return {"slice_bytes": sending.slice_bytes, "credit_bytes": sending.credit_bytes}
+        return {"slice_bytes": self._present.slice_bytes, "credit_bytes": self._present.credit_bytes}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.
@@ -158,7 +127,7 @@ class AutoByte:
             check_tunable(sending)
         except (KeyError, TypeError, ConfigurationError) as error:
             raise CheckpointError(f"the state of AutoByte cannot be read: {error}") from error
-        self._announced = [(1, sending)]
+        self._present, self._since, self._before = sending, 1, sending
 
     def _note(self, seen: StepSeen) -> None:
         """Put the step's length where it belongs: to the trial, or to the setting that may be fallen back to."""
@@ -176,7 +145,7 @@ class AutoByte:
         """Keep a setting that has shown what it does, or fall back."""
         worse = _mean(trial.logs) - trial.reference
         self._recent = deque(trial.logs, RECENT_STEPS)
-        if not worse > self._rules.tolerance:  # also if there is nothing to compare with
+        if not worse > TOLERANCE:  # also if there is nothing to compare with
             return None
         self._failed[trial.sending] = self._watch.logs()
         self._recent.clear()
@@ -188,12 +157,12 @@ class AutoByte:
         conditions = self._watch.conditions()
         if conditions is None:
             return None
-        present = self._announced[-1][1]
+        present = self._present
         settings = [each for each in self._settings if each != present and not self._is_barred(each)]
         scores = self._predictor.log_seconds(conditions, [present, *settings])
         best = int(scores.argmin())
         gain = float(scores[0] - scores[best])
-        if not gain > self._rules.margin:
+        if not gain > MARGIN:
             return None
         chosen = settings[best - 1]
         reason = f"{self._predictor.name}: {math.expm1(gain):.1%} faster at {conditions.link.bytes_per_second:.3g} B/s"
@@ -201,14 +170,13 @@ class AutoByte:
         return self._announce(step, chosen, reason, gain)
 
     def _announce(self, step: int, sending: TransferSettings, reason: str, gain: float) -> Change:
-        first = step + self._rules.ahead
-        holds = [(1, self.sending(step))] + [each for each in self._announced if step < each[0] < first]
-        self._announced = [*holds, (first, sending)]
-        return Change(first, sending, reason, gain)
+        self._before = self.sending(step)
+        self._present, self._since = sending, step + LEAST_AHEAD_STEPS
+        return Change(self._since, sending, reason, gain)
 
     def _is_barred(self, sending: TransferSettings) -> bool:
         """Say whether a setting failed under conditions like these."""
-        return sending in self._failed and self._moved(self._failed[sending]) < self._rules.forgive
+        return sending in self._failed and self._moved(self._failed[sending]) < FORGIVE
 
     def _moved(self, since: tuple[float, ...]) -> float:
         return max(abs(now - then) for now, then in zip(self._watch.logs(), since, strict=True))

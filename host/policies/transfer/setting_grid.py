@@ -7,20 +7,15 @@ from functools import cache
 
 from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.send_queue import TransferSettings
+from host.config.communication_section import CREDIT_BYTES, SLICE_BYTES
 
 LEAST_SLICE_BYTES = 8 << 10
 LEAST_CREDIT_BYTES = 16 << 10
 MOST_CREDIT_BYTES = 16 << 20
 # Sizes that a search finds are rounded to this: whole elements of every dtype, whole checksum blocks.
 ROUND_BYTES = 1 << 10
-# ByteScheduler's defaults are counted in parameters (1,000,000 and 4,000,000), these are their bytes in float32; the
-# wire takes no larger slice than `MAX_SLICE_BYTES`.
-BYTESCHEDULER_SLICE_BYTES, BYTESCHEDULER_CREDIT_BYTES = 4_000_000, 16_000_000
-BYTESCHEDULER_DEFAULT = TransferSettings(
-    "priority", min(BYTESCHEDULER_SLICE_BYTES, MAX_SLICE_BYTES), BYTESCHEDULER_CREDIT_BYTES
-)
 # What a job has that says nothing.
-DEFAULT = TransferSettings("priority", 256 << 10, 1 << 20)
+DEFAULT = TransferSettings("priority", SLICE_BYTES, CREDIT_BYTES)
 
 
 @cache

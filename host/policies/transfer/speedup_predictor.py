@@ -88,10 +88,9 @@ class SimulatedSettings:
 def _rounded(link: SharedLink) -> SharedLink:
     """Return nearly the same link, one of few."""
     return SharedLink(
-        _round_log(link.free_bytes_per_second, BANDWIDTH_PARTS),
+        _round_log(link.bytes_per_second, BANDWIDTH_PARTS),
         _round_log(link.latency_seconds, FIXED_COST_PARTS),
         _round_log(link.slice_seconds, FIXED_COST_PARTS),
-        link.device_bytes_per_second,
     )
 
 

@@ -13,7 +13,6 @@ from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
 from csd_emu.perfmodel.split.split_problem import (
     DeviceCost,
     DriveMemory,
-    HostMemory,
     HostPlace,
     LayerSplitCost,
     SplitProblem,
@@ -37,7 +36,6 @@ from host.core.layer_time_shares import table_shares
 from host.policies.batching.memory_limit import available_bytes
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
 from host.training.split.measure_layers import LayerSeconds, measure
-from host.training.split.split_model import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
 from host.training.split.split_request import PlacementRequest
 
 # What a slice costs beside its bytes where it really crosses: see bench comm, on two cores.
@@ -167,11 +165,11 @@ def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[st
     profile, records = get_profile(request.config.host.profile), sum(request.batches.values())
     if request.wall:
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
-        return HostPlace(sum(own[0]), sum(own[1]), _host_memory(profile), own, WALL)
+        return HostPlace(sum(own[0]), sum(own[1]), _host_memory_bytes(profile), own, WALL)
     table = store.require(request.spec, request.shape, RATIO_DRIVE)
     seconds, shares = host_model(table, profile).step_seconds(records), table_shares(table, records, names)
     return HostPlace(
-        *(seconds.forward, seconds.backward, _host_memory(profile)), shares.weights, shares.clock, shares.reason
+        *(seconds.forward, seconds.backward, _host_memory_bytes(profile)), shares.weights, shares.clock, shares.reason
     )
 
 
@@ -199,12 +197,9 @@ def _drive_memory(
         least_bytes=table.peak_memory_bytes(least),
         least_records=least,
         whole_bytes=table.peak_memory_bytes(batch_size),
-        parameter_copies=SPARED_PARAMETER_COPIES,
-        activation_copies=1,
     )
 
 
-def _host_memory(profile: Profile) -> HostMemory:
-    """Return the host's memory: its profile's, and no more than this machine has free, for the tail runs here."""
-    free = psutil.virtual_memory().available
-    return HostMemory(min(profile.dram_bytes.value, free), PARAMETER_COPIES, ACTIVATION_COPIES)
+def _host_memory_bytes(profile: Profile) -> float:
+    """Return what the tail may take: the memory of the host's profile, and no more than is free here, where it runs."""
+    return min(profile.dram_bytes.value, psutil.virtual_memory().available)

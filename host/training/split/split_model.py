@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from csd_emu.perfmodel.split.split_problem import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
 from csd_emu.profiles import Profile
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -20,11 +21,6 @@ from host.core.layer_time_shares import BY_ARITHMETIC, Shares
 from host.policies.batching.client_layers import Front
 
 NONE, AUTO = "none", "auto"
-# What the host holds of what it has moved to it, in copies: weights, gradients, momentum, and the sums of a step; then
-# activations, their gradients and the kernels' workspace.
-PARAMETER_COPIES, ACTIVATION_COPIES = 5, 3
-# What a drive is spared, at least: weights and gradients; activations once.
-SPARED_PARAMETER_COPIES = 2
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from csd_lab.bench.planner.planner_cases import DEADLINE
 from csd_lab.bench.planner.planner_vms import Cost, all_nodes, find_best, find_deadline, judge_decided
 from host.config.preference import NAMED, Preference
-from host.policies.selection.cluster import Configuration, Estimate, Range, Trial, TrialStep
-from host.policies.selection.planner_protocol import TrialDecision, TrialResult
+from host.policies.selection.cluster import Configuration, Estimate, Range, Trial, TrialResult, TrialStep
+from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.selection_rules import SelectionPlan
 from tests.support.planning import cluster
 

@@ -26,8 +26,7 @@ from firmware_agent.common.split.activations import gradient_specs
 from firmware_agent.common.split.cutting import cut_model
 from firmware_agent.common.weights import state_arrays, tied_names, trained_names
 from firmware_agent.common.wire import AnyFrame, unpack
-from firmware_agent.training import client_model as lean_front
-from firmware_agent.training.client_model import build_front
+from firmware_agent.training import loaded_job
 from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, ExpectedReply
 from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker
@@ -308,8 +307,8 @@ def test_a_front_of_a_model_too_large_takes_memory_for_itself_alone(monkeypatch:
 
     images = torch.zeros(1, 4)
     for free, lean in ((1 << 40, False), (20_000, True)):
-        monkeypatch.setattr(lean_front, "free_bytes", lambda free=free: free)
-        cut = build_front(build, images, "2")
+        monkeypatch.setattr(loaded_job, "free_bytes", lambda free=free: free)
+        cut = loaded_job.build_front(build, images, "2")
         assert [p.device.type for p in cut.front.parameters()] == ["cpu", "cpu"]
         assert {p.device.type for p in cut.tail.parameters()} == {"meta" if lean else "cpu"}
         assert cut.front(images)[0].shape == (1, 6)
@@ -327,8 +326,8 @@ def test_a_model_that_cannot_be_built_without_memory_is_built_with_it(
         def forward(self, values: torch.Tensor) -> torch.Tensor:
             return self.second(self.first(values) * self.scale)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(lean_front, "free_bytes", lambda: 1)
-    cut = build_front(Odd, torch.ones(1, 4), "second")
+    monkeypatch.setattr(loaded_job, "free_bytes", lambda: 1)
+    cut = loaded_job.build_front(Odd, torch.ones(1, 4), "second")
     front = dict(cut.front.named_buffers())
     assert torch.equal(front["scale"], torch.arange(4.0))
     assert "scale" not in cut.front.state_dict()

@@ -43,8 +43,7 @@ def test_no_schedule_beats_compute_nor_bytes_over_bandwidth(
     costs: Costs, link: SharedLink, sending: TransferSettings, block: int, drives: int
 ) -> None:
     step = steady_step_seconds([costs] * drives, link, sending, block_bytes=block)
-    assert step >= ideal_step_seconds([costs] * drives, link.free_bytes_per_second) * (1 - 1e-9)
-    assert step >= exchange_bytes(costs) / link.device_bytes_per_second * (1 - 1e-9)
+    assert step >= ideal_step_seconds([costs] * drives, link.bytes_per_second) * (1 - 1e-9)
 
 
 @given(models(), sendings, counts)
@@ -62,7 +61,6 @@ def test_a_clock_that_runs_slower_slows_everything_alike(
     slow = replace(
         link,
         bytes_per_second=link.bytes_per_second / factor,
-        device_bytes_per_second=link.device_bytes_per_second / factor,
         latency_seconds=link.latency_seconds * factor,
         slice_seconds=link.slice_seconds * factor,
     )
@@ -75,11 +73,7 @@ def test_a_clock_that_runs_slower_slows_everything_alike(
 def test_larger_bytes_over_a_wider_link_take_the_same_time(
     costs: Costs, link: SharedLink, sending: TransferSettings, block: int, factor: int
 ) -> None:
-    wide = replace(
-        link,
-        bytes_per_second=link.bytes_per_second * factor,
-        device_bytes_per_second=link.device_bytes_per_second * factor,
-    )
+    wide = replace(link, bytes_per_second=link.bytes_per_second * factor)
     larger = TransferSettings(
         "priority",
         None if sending.slice_bytes is None else factor * sending.slice_bytes,
@@ -173,11 +167,6 @@ def test_priority_hides_what_fifo_leaves_exposed() -> None:
     assert priority < 5.7
 
 
-def test_background_traffic_takes_its_share() -> None:
-    link = SharedLink(1000.0, 0.0, background_share=0.5)
-    assert steady_step_seconds([one_layer(500)], link, TransferSettings()) == pytest.approx(1.5 + 2.0)
-
-
 def test_without_a_byte_to_send_a_step_is_what_is_computed() -> None:
     costs = (LayerCost("flat", (), 0.5, 1.0),)
     assert Case([costs] * 2, SharedLink(1.0, 1.0), TransferSettings()).steps(3) == [1.5] * 3
@@ -248,9 +237,7 @@ def test_what_a_drives_own_side_is_adds_to_the_shared_one(
     costs: Costs, link: SharedLink, sending: TransferSettings, rate: float, latency: float
 ) -> None:
     as_one = replace(
-        link,
-        device_bytes_per_second=min(link.device_bytes_per_second, rate),
-        latency_seconds=link.latency_seconds + latency,
+        link, bytes_per_second=min(link.bytes_per_second, rate), latency_seconds=link.latency_seconds + latency
     )
     own = Case([costs], link, sending, own=[OwnLink(rate, latency)])
     np.testing.assert_allclose(own.steps(4), Case([costs], as_one, sending).steps(4))
@@ -275,10 +262,9 @@ def test_the_host_steps_one_block_after_the_other() -> None:
     ("costs", "message"),
     [([], "needs a drive"), ([()], "needs a drive"), ([one_layer(1), one_layer(2)], "models differ")],
 )
-@pytest.mark.parametrize("turn_bytes", [0, 1])
-def test_drives_that_cannot_train_together_are_refused(costs: list[Costs], message: str, turn_bytes: int) -> None:
+def test_drives_that_cannot_train_together_are_refused(costs: list[Costs], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        steady_step_seconds(costs, SharedLink(1.0, 0.0, turn_bytes=turn_bytes), TransferSettings())
+        steady_step_seconds(costs, SharedLink(1.0, 0.0), TransferSettings())
 
 
 def test_numbers_that_nothing_has_are_refused() -> None:
@@ -287,13 +273,5 @@ def test_numbers_that_nothing_has_are_refused() -> None:
         steady_step_seconds([one_layer(1)], link, TransferSettings(), block_bytes=0)
     with pytest.raises(ConfigurationError, match="bandwidth"):
         replace(link, bytes_per_second=0.0)
-    with pytest.raises(ConfigurationError, match="own bandwidth"):
-        replace(link, device_bytes_per_second=-1.0)
-    with pytest.raises(ConfigurationError, match="a share of 1"):
-        replace(link, background_share=1.0)
-    with pytest.raises(ConfigurationError, match="turns of -1 bytes"):
-        replace(link, turn_bytes=-1)
-    with pytest.raises(ConfigurationError, match="own side is narrow"):
-        replace(link, turn_bytes=1, device_bytes_per_second=1.0)
     with pytest.raises(ConfigurationError, match="forward seconds"):
         one_layer(1, forward=-1.0)

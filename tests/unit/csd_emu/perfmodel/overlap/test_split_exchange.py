@@ -24,7 +24,7 @@ def test_of_equal_drives_the_turn_is_what_it_adds(
     """Whole tensors, no credit: up and down are one piece each, and nothing else is under way."""
     array, fifo = [costs] * drives, TransferSettings()
     cut = settle(Case(array, link, fifo, crossing=[(up, down)] * drives, tail_seconds=tail).steady())
-    rate = min(link.free_bytes_per_second / drives, link.device_bytes_per_second)
+    rate = link.bytes_per_second / drives
     quiet = (up + down) / rate + 2 * (link.slice_seconds + link.latency_seconds) + tail
     assert cut == pytest.approx(steady_step_seconds(array, link, fifo) + quiet, rel=1e-6)
 

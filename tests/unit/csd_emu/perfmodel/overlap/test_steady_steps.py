@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from csd_emu.perfmodel.overlap.flow import LinkFlow
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, scale_compute
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
-from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
+from csd_emu.perfmodel.overlap.steady_steps import settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.cut_seconds import simulate_cut
 from csd_emu.perfmodel.split.split_problem import DeviceCost, SplitProblem
-from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import SendQueue, TransferSettings
 from host.policies.split import cut_table as table
 from host.policies.split.choose_cut import decide
@@ -58,7 +57,7 @@ def test_parts_of_steps_take_what_every_event_takes(situation: SplitProblem, bar
     for cut in range(1, len(situation.layers) + 1):
         if not math.isnan(amounts.crossing_bytes[cut]):
             expected = simulate_every_event(situation, cut)
-            assert simulate_cut(situation, cut) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+            assert simulate_cut(CutCosts(situation), cut) == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.slow
@@ -67,7 +66,7 @@ def test_parts_of_steps_take_what_every_event_takes(situation: SplitProblem, bar
 def test_decisions_are_those_that_every_event_would_make(situation: SplitProblem, heavy: float) -> None:
     decision = decide(situation, heavy=heavy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "simulate_cut", lambda each, cut, _: simulate_every_event(each, cut))
+        patch.setattr(table, "simulate_cut", lambda amounts, cut: simulate_every_event(amounts.situation, cut))
         expected = decide(situation, heavy=heavy)
     assert decision.layer == expected.layer
     assert decision.step_seconds == pytest.approx(expected.step_seconds, rel=1e-12)
@@ -183,11 +182,3 @@ def test_steps_are_those_of_every_event(
 def read_first(costs: Costs) -> Costs:
     """With a layer without tensors, as reading is: only then does a step begin as the one before ends."""
     return (LayerCost("read", (), 0.01, 0.0), *costs)
-
-
-def test_a_link_that_serves_in_turns_is_not_for_parts_of_steps() -> None:
-    kinds = [DriveKind(1, Passes((1.0,), (1.0,)), OwnLink())]
-    exchange = ExchangeModel(((1,),), TransferSettings(), BlockStepping(1))
-    assert SteadySteps(kinds, SharedLink(1.0, 0.0), exchange).step() == pytest.approx(2.0)
-    with pytest.raises(ConfigurationError, match="in turns"):
-        SteadySteps(kinds, SharedLink(1.0, 0.0, turn_bytes=1), exchange)

@@ -15,7 +15,7 @@ from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_RTT_SECONDS, CONFIRM, Level, Watch
 from host.policies.transfer.make_transfer_tuner import make_tuner
-from host.policies.transfer.setting_grid import BYTESCHEDULER_DEFAULT, DEFAULT, candidates, round_bytes
+from host.policies.transfer.setting_grid import DEFAULT, candidates, round_bytes
 from host.policies.transfer.speedup_predictor import SimulatedSettings
 from host.policies.transfer.transfer_tuner import FixedSending
 from tests.support.communication_tuning import COSTS, FIRST, LINK, seen
@@ -179,7 +179,7 @@ def test_other_work_in_the_drive_makes_computing_longer() -> None:
 
 def test_candidates_are_settings_that_the_wire_takes() -> None:
     assert len(set(candidates())) == len(candidates()) == 67
-    for each in (*candidates(), DEFAULT, BYTESCHEDULER_DEFAULT):
+    for each in (*candidates(), DEFAULT):
         assert each.slice_bytes is not None
         assert each.credit_bytes is not None
         assert each.slice_bytes <= min(1 << 20, each.credit_bytes)

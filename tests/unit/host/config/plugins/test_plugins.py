@@ -20,7 +20,9 @@ from host.config.plugins.plugin_section import StrategySection, UserSection
 from host.config.resolve import load_plugins
 from host.policies.aggregation import Contribution, FedAvg, UserStrategy, make_strategy
 from host.policies.batching import SpeedTable
-from host.policies.batching.user_tuner import UserTuner, make_user_tuner
+from host.policies.batching.hypertune_rule import RetuneRules
+from host.policies.batching.make import TunerArguments, make_tuner
+from host.policies.batching.user_tuner import UserTuner
 from tests import ROOT
 from tests.support.examples import examples
 from tests.support.plugins import STATEFUL, install_package
@@ -56,7 +58,10 @@ def tuner(folder: Path, body: str) -> UserTuner:
         "class It(FixedBatches):\n    def __init__(self, batches, tables, names):\n"
         f"        super().__init__(batches, tables, names)\n{body}\n"
     )
-    return make_user_tuner(load(folder, source, "tuner"), TABLES, np.array([8, 2]), ["a", "b"], 100, 0.0)
+    arguments = TunerArguments(TABLES, np.array([8, 2]), ["a", "b"], 100, 0.0, RetuneRules())
+    made = make_tuner("none", arguments, load(folder, source, "tuner"))
+    assert isinstance(made, UserTuner)
+    return made
 
 
 STATELESS = "from csd_emu.extend import Stateless\nclass It(Stateless):\n"

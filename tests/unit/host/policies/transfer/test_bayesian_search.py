@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, DeviceError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.bayesian_search import SearchRules, StaticSearch
-from host.policies.transfer.setting_grid import BYTESCHEDULER_DEFAULT
+from host.policies.transfer.setting_grid import DEFAULT
 from tests.support.communication_tuning import FIRST, drive, seconds_of, seen
 from tests.support.examples import examples
 
@@ -141,8 +141,8 @@ def test_a_beginning_without_sizes_is_refused(first: TransferSettings) -> None:
 
 
 def test_a_step_that_took_no_time_is_refused_and_changes_nothing() -> None:
-    tuner = StaticSearch(BYTESCHEDULER_DEFAULT, 1, QUICK)
+    tuner = StaticSearch(DEFAULT, 1, QUICK)
     for wrong in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(DeviceError):
             tuner.observe(seen(1, FIRST, wrong))
-    assert tuner.state() == StaticSearch(BYTESCHEDULER_DEFAULT, 1, QUICK).state()
+    assert tuner.state() == StaticSearch(DEFAULT, 1, QUICK).state()

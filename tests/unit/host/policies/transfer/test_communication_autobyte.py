@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, DeviceError
 from firmware_agent.common.send_queue import TransferSettings
-from host.policies.transfer.autobyte import AutoByte, AutoByteRules
+from host.policies.transfer.autobyte import MARGIN, TOLERANCE, VERIFY_STEPS, AutoByte
 from host.policies.transfer.setting_grid import candidates
 from host.policies.transfer.transfer_tuner import FixedSending, StepSeen
 from tests.support.communication_tuning import FIRST, Knowing, drive, seconds_of, seen
@@ -23,7 +23,7 @@ def best(rate: float) -> float:
 @given(st.floats(1e6, 1e10))
 def test_it_finds_the_best_setting_of_a_link_that_stays(rate: float) -> None:
     passed = drive(AutoByte(FIRST, Knowing()), [rate] * 10)
-    assert seconds_of(passed[-1][0], rate) <= best(rate) * math.exp(AutoByteRules().margin)
+    assert seconds_of(passed[-1][0], rate) <= best(rate) * math.exp(MARGIN)
 
 
 @pytest.mark.slow
@@ -32,13 +32,12 @@ def test_it_finds_the_best_setting_of_a_link_that_stays(rate: float) -> None:
 def test_with_any_predictor_it_is_hardly_worse_than_the_beginning(rate: float, salt: int) -> None:
     """Whatever a predictor says: a setting that turns out worse is given up, and not tried again."""
     wrong = Knowing(lambda each: hash((each.slice_bytes, each.credit_bytes, salt)) % 1000 / 300)
-    rules = AutoByteRules()
-    passed = drive(AutoByte(FIRST, wrong, rules), [rate] * 600)
-    start = seconds_of(FIRST, rate) * math.exp(rules.tolerance)
+    passed = drive(AutoByte(FIRST, wrong), [rate] * 600)
+    start = seconds_of(FIRST, rate) * math.exp(TOLERANCE)
     trials = [change for _, change in passed if change is not None]
     # Each trial lasts from its announcement to the fall-back; none is made twice after it failed.
     assert len(trials) <= 2 * len(candidates())
-    assert seconds_of(passed[-1][0], rate) <= start * math.exp(rules.tolerance)
+    assert seconds_of(passed[-1][0], rate) <= start * math.exp(TOLERANCE)
 
 
 def test_it_follows_a_step_in_bandwidth_within_a_few_steps() -> None:
@@ -49,11 +48,11 @@ def test_it_follows_a_step_in_bandwidth_within_a_few_steps() -> None:
 
 
 def test_a_change_holds_from_the_announced_step_and_no_earlier() -> None:
-    tuner = AutoByte(FIRST, Knowing(), AutoByteRules(ahead=5))
+    tuner = AutoByte(FIRST, Knowing())
     change = tuner.observe(seen(1, FIRST, 1.0))
     assert change is not None
-    assert change.step == 6
-    assert [tuner.sending(step) for step in range(1, 8)] == [FIRST] * 5 + [change.sending] * 2
+    assert change.step == 2
+    assert [tuner.sending(step) for step in range(1, 4)] == [FIRST] + [change.sending] * 2
     assert change.gain > 0
     assert "knowing" in change.reason
 
@@ -75,14 +74,15 @@ def test_a_setting_that_is_measured_worse_is_given_up_until_conditions_change() 
     passed = drive(tuner, [RATE] * 60)
     changes = [change for _, change in passed if change is not None]
     assert [change.sending for change in changes] == [bad, FIRST]
-    assert changes[1].step - changes[0].step <= AutoByteRules().verify + AutoByteRules().ahead
+    assert changes[1].step - changes[0].step <= VERIFY_STEPS + 1
     assert "falls back" in changes[1].reason
     again = drive(tuner, [RATE / 4] * 4, first=61)
     assert bad in [change.sending for _, change in again if change is not None]
 
 
-def test_a_gain_below_the_margin_is_left() -> None:
-    tuner = AutoByte(FIRST, Knowing(), AutoByteRules(margin=9.0))
+def test_a_gain_below_the_margin_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("host.policies.transfer.autobyte.MARGIN", 9.0)
+    tuner = AutoByte(FIRST, Knowing())
     passed = drive(tuner, [RATE] * 50 + [RATE / 10] * 50)
     assert {sending for sending, _ in passed} == {FIRST}
 
@@ -126,14 +126,6 @@ def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="AutoByte"):
         tuner.load_state(state)
     assert tuner.sending(1) == FIRST
-
-
-@pytest.mark.parametrize(
-    "rules", [{"ahead": 0}, {"verify": 0}, {"margin": -0.1}, {"forgive": math.nan}, {"tolerance": -1.0}]
-)
-def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        AutoByteRules(**rules)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, ideal_step_seconds
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_emu.perfmodel.overlap.stepped_ranges import MOST_BLOCKS, tensor_block_bytes
-from csd_emu.perfmodel.overlap.turn_simulation import RoundRobinPipes, TurnSimulation
+from csd_lab.simulate.turn_simulation import RoundRobinPipes, TurnLink, TurnSimulation, step_seconds
+from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import Piece, TransferSettings
-from tests.support.communication import blocks, models, sendings
-from tests.support.communication import links as any_links
+from tests.support.communication import blocks, links, models, sendings
 
-links = any_links.map(lambda link: replace(link, device_bytes_per_second=float("inf")))
 Arrived = list[tuple[int, int, float]]
 
 sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=6)
 turns = st.integers(1, 3000)
+
+
+def in_turns(link: SharedLink, turn_bytes: int) -> TurnLink:
+    return TurnLink(**asdict(link), turn_bytes=turn_bytes)
 
 
 def piece(number: int, size: int) -> Piece:
@@ -45,8 +47,8 @@ def carry(pipes: RoundRobinPipes, each: list[list[int]]) -> Arrived:
 
 @given(links, sizes, turns)
 def test_with_one_drive_turns_change_nothing(link: SharedLink, pieces: list[int], turn: int) -> None:
-    served = carry(RoundRobinPipes(1, replace(link, turn_bytes=turn)), [pieces])
-    ends = list(accumulate(link.slice_seconds + size / link.free_bytes_per_second for size in pieces))
+    served = carry(RoundRobinPipes(1, in_turns(link, turn)), [pieces])
+    ends = list(accumulate(link.slice_seconds + size / link.bytes_per_second for size in pieces))
     assert [size for _, size, _ in served] == pieces
     assert [seconds for *_, seconds in served] == pytest.approx([end + link.latency_seconds for end in ends])
 
@@ -55,25 +57,25 @@ def test_with_one_drive_turns_change_nothing(link: SharedLink, pieces: list[int]
 def test_each_drives_pieces_arrive_in_order_and_no_sooner_than_all_bytes_take(
     link: SharedLink, each: list[list[int]], turn: int
 ) -> None:
-    served = carry(RoundRobinPipes(len(each), replace(link, turn_bytes=turn)), each)
+    served = carry(RoundRobinPipes(len(each), in_turns(link, turn)), each)
     for drive, pieces in enumerate(each):
         own = [(size, seconds) for of, size, seconds in served if of == drive]
         assert [size for size, _ in own] == pieces
         assert all(a[1] <= b[1] for a, b in pairwise(own))
-        least = sum(pieces) / link.free_bytes_per_second
+        least = sum(pieces) / link.bytes_per_second
         assert own[-1][1] >= (least + link.latency_seconds) * (1 - 1e-9)
-    whole = sum(map(sum, each)) / link.free_bytes_per_second
+    whole = sum(map(sum, each)) / link.bytes_per_second
     assert max(seconds for *_, seconds in served) >= whole * (1 - 1e-9)
 
 
 def test_equal_slices_end_a_turn_apart() -> None:
-    served = carry(RoundRobinPipes(3, SharedLink(100.0, 0.0, turn_bytes=10)), [[40]] * 3)
+    served = carry(RoundRobinPipes(3, TurnLink(100.0, 0.0, turn_bytes=10)), [[40]] * 3)
     assert [each[0] for each in served] == [0, 1, 2]
     assert [each[2] for each in served] == pytest.approx([1.0, 1.1, 1.2])
 
 
 def test_who_has_nothing_to_send_is_passed_over() -> None:
-    served = carry(RoundRobinPipes(3, SharedLink(100.0, 0.0, turn_bytes=10)), [[40], [], [10]])
+    served = carry(RoundRobinPipes(3, TurnLink(100.0, 0.0, turn_bytes=10)), [[40], [], [10]])
     assert served == [(2, 10, pytest.approx(0.2)), (0, 40, pytest.approx(0.5))]
 
 
@@ -81,19 +83,19 @@ def test_who_has_nothing_to_send_is_passed_over() -> None:
 def test_steps_over_turns_beat_no_bound_and_are_the_same_again(
     costs: Costs, link: SharedLink, sending: TransferSettings, block: int, drives: int, turn: int
 ) -> None:
-    served = replace(link, turn_bytes=turn)
-    step = steady_step_seconds([costs] * drives, served, sending, block_bytes=block)
-    assert step >= ideal_step_seconds([costs] * drives, link.free_bytes_per_second) * (1 - 1e-9)
-    assert step == steady_step_seconds([costs] * drives, served, sending, block_bytes=block)
+    served = in_turns(link, turn)
+    step = step_seconds([costs] * drives, served, sending, block_bytes=block)
+    assert step >= ideal_step_seconds([costs] * drives, link.bytes_per_second) * (1 - 1e-9)
+    assert step == step_seconds([costs] * drives, served, sending, block_bytes=block)
 
 
 @given(models(), links, blocks)
 def test_whole_tensors_of_one_drive_take_what_equal_parts_take(costs: Costs, link: SharedLink, block: int) -> None:
     """Without credit nothing hangs on when a sender is told; and of one drive, turns are no turns."""
-    served, sending = replace(link, turn_bytes=500), TransferSettings()
-    even = steady_step_seconds([costs], link, sending, block_bytes=block)
+    served, sending = in_turns(link, 500), TransferSettings()
+    even = step_seconds([costs], link, sending, block_bytes=block)
     # What is told goes through the pipe too, and may wait for bytes there, but no bytes wait for it.
-    assert steady_step_seconds([costs], served, sending, block_bytes=block) == pytest.approx(even, rel=1e-6)
+    assert step_seconds([costs], served, sending, block_bytes=block) == pytest.approx(even, rel=1e-6)
 
 
 def steps_of(run: TurnSimulation, steps: int) -> list[float]:
@@ -104,7 +106,7 @@ def steps_of(run: TurnSimulation, steps: int) -> list[float]:
 def test_passes_that_are_never_late_are_as_without(
     costs: Costs, link: SharedLink, sending: TransferSettings, drives: int
 ) -> None:
-    served = replace(link, turn_bytes=500)
+    served = in_turns(link, 500)
     late, plain = (TurnSimulation([costs] * drives, served, sending, late=each) for each in (lambda: 0.0, None))
     assert steps_of(late, 4) == pytest.approx(steps_of(plain, 4))
 
@@ -114,7 +116,7 @@ def test_lateness_does_not_add_up(seed: int, layers: int) -> None:
     """Without a byte to wait for, whatever so many passes were late by: the last one ends no later than that."""
     costs = tuple(LayerCost(f"layer{n}", (), 0.5, 1.0) for n in range(layers))
     generator = np.random.default_rng(seed)
-    link = SharedLink(1.0, 0.0, turn_bytes=1)
+    link = TurnLink(1.0, 0.0, turn_bytes=1)
     run = TurnSimulation([costs] * 2, link, TransferSettings(), late=lambda: 0.1 * float(generator.random()))
     seconds = steps_of(run, 20)
     assert max(seconds) > min(seconds)
@@ -123,7 +125,7 @@ def test_lateness_does_not_add_up(seed: int, layers: int) -> None:
 
 def test_who_has_waited_is_not_due_before_he_has_begun() -> None:
     """Both passes end late, which counts once in each step: parameters are waited for, and come that much later."""
-    link = SharedLink(1000.0, 0.25, slice_seconds=0.125, turn_bytes=500)
+    link = TurnLink(1000.0, 0.25, slice_seconds=0.125, turn_bytes=500)
     costs = (LayerCost("only", (TensorCost("w", 500),), 0.5, 1.0),)
     run = TurnSimulation([costs], link, TransferSettings(), late=lambda: 0.0625)
     assert steps_of(run, 3) == pytest.approx([1.5 + 0.0625 + 2 * (0.125 + 0.5 + 0.25)] * 3)
@@ -132,15 +134,23 @@ def test_who_has_waited_is_not_due_before_he_has_begun() -> None:
 def test_like_drives_that_are_served_in_turns_send_different_slices_and_pay_for_it() -> None:
     """Each has half a block of an early layer when the next one becomes ready."""
     costs = tuple(LayerCost(f"l{i}", (TensorCost(f"w{i}", 2000),), 0.02, 0.2) for i in range(8))
-    even, served = SharedLink(10_000.0, 0.0), SharedLink(10_000.0, 0.0, turn_bytes=500)
+    even, served = SharedLink(10_000.0, 0.0), TurnLink(10_000.0, 0.0, turn_bytes=500)
     large, small = TransferSettings("priority", 1000, 2000), TransferSettings("priority", 250, 500)
     lost = {
-        sending.slice_bytes: steady_step_seconds([costs] * 3, served, sending, block_bytes=sending.slice_bytes or 1)
-        / steady_step_seconds([costs] * 3, even, sending, block_bytes=sending.slice_bytes or 1)
+        sending.slice_bytes: step_seconds([costs] * 3, served, sending, block_bytes=sending.slice_bytes or 1)
+        / step_seconds([costs] * 3, even, sending, block_bytes=sending.slice_bytes or 1)
         for sending in (large, small)
     }
     assert lost[1000] > 1.03
     assert lost[250] < lost[1000]
+
+
+def test_models_and_turns_that_cannot_be_are_refused() -> None:
+    link = TurnLink(1.0, 0.0, turn_bytes=1)
+    with pytest.raises(ConfigurationError, match="needs a drive"):
+        step_seconds([], link, TransferSettings())
+    with pytest.raises(ConfigurationError, match="turns of 0 bytes"):
+        replace(link, turn_bytes=0)
 
 
 @given(st.integers(0, 1 << 34), st.integers(1, 1 << 20))

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.array_step import ALWAYS, WORK, ArrayStepModel, StepBytes
 from csd_emu.perfmodel.sharing import Link
 from csd_emu.profiles import get_profile
+from csd_lab.simulate.array_step import ALWAYS, WORK, ArrayStepModel, StepBytes
 
 DRIVES = [get_profile(name) for name in ("newport", "generic-a53", "solana")]
 SIZES = StepBytes(state=153_384.0, gradients=153_128, record=72)

@@ -65,7 +65,7 @@ class Features:
             self._costs, self._sizes = conditions.costs, _tensor_sizes(conditions.costs)
             self._model = _describe_model(conditions.costs, self._sizes)
         link, sizes = conditions.link, self._sizes
-        rate = link.free_bytes_per_second / conditions.participants
+        rate = link.bytes_per_second / conditions.participants
         compute, wire = compute_seconds(conditions.costs), float(sizes.sum()) / rate
         unit = compute + wire
         rtt = 2 * link.latency_seconds

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from firmware_agent.common.paced_model import PacedLayerSeconds, Pacer, pace
+from csd_lab.bench.communication.comm_nets import PacedLayerSeconds, Pacer, pace
 
 SECONDS = st.floats(0.0, 10.0)
 

@@ -25,16 +25,44 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, number_tensors
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
+from csd_emu.perfmodel.overlap.steady_steps import settle, steady_step_seconds
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, BlockStepping, HostBlocks
-from firmware_agent.common.errors import ProtocolError
+from firmware_agent.common.errors import ConfigurationError, ProtocolError
 from firmware_agent.common.send_queue import Piece, SendQueue, TransferSettings
 
 PUSH, PULL = 0, 1
 # In a piece's place of an exchange: it says that the slice was read whose bytes are its offset, and is no slice itself.
 _ACKNOWLEDGES = -1
+
+
+@dataclass(frozen=True)
+class TurnLink(SharedLink):
+    """A link that serves its drives one after the other; none of them has a narrower side of its own.
+
+    Attributes:
+        turn_bytes: so many at a time. Very short turns come to equal parts, but for drives that then never differ.
+    """
+
+    turn_bytes: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse what no link has."""
+        super().__post_init__()
+        if self.turn_bytes < 1:
+            raise ConfigurationError(f"the link: turns of {self.turn_bytes} bytes; give 1 at least")
+
+
+def step_seconds(
+    costs: Sequence[Costs], link: SharedLink, sending: TransferSettings, *, block_bytes: int = BLOCK_BYTES
+) -> float:
+    """Return what a step takes once steps repeat, over turns or equal parts (see `steady_step_seconds`)."""
+    if isinstance(link, TurnLink):
+        return settle(TurnSimulation(costs, link, sending, block_bytes))
+    return steady_step_seconds(costs, link, sending, block_bytes=block_bytes)
 
 
 class TurnSimulation:
@@ -45,7 +73,7 @@ class TurnSimulation:
     def __init__(
         self,
         costs: Sequence[Costs],
-        link: SharedLink,
+        link: TurnLink,
         sending: TransferSettings,
         block_bytes: int = BLOCK_BYTES,
         late: Callable[[], float] | None = None,
@@ -133,7 +161,7 @@ class RoundRobinPipes:
     nothing does.
     """
 
-    def __init__(self, drives: int, link: SharedLink) -> None:
+    def __init__(self, drives: int, link: TurnLink) -> None:
         """Begin empty."""
         self.next_seconds = math.inf
         self._link = link
@@ -167,7 +195,7 @@ class RoundRobinPipes:
         if self._until == math.inf and self._ring:
             self._served = self._ring.popleft()
             self._chunk = min(self._link.turn_bytes, self._left[self._served])
-            self._until = now + self._chunk / self._link.free_bytes_per_second
+            self._until = now + self._chunk / self._link.bytes_per_second
         while self._under_way and self._under_way[0][0] <= now:
             _, drive, piece = self._under_way.popleft()
             arrived.append((drive, piece))

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from csd_emu.perfmodel.overlap.layer_work import LayerCost, TensorCost, scale_compute
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_lab.bench.communication.analytic_predictor import AnalyticPredictor
-from csd_lab.generate.autobyte.synthetic_cases import draw_conditions
-from csd_lab.generate.autobyte.train_network import Sweep, TrainingRecipe, make_net, simulate_case, train, write
-from firmware_agent.common.errors import DataError
-from firmware_agent.common.send_queue import TransferSettings
-from host.policies.transfer.link_conditions import Conditions
-from host.policies.transfer.meta_network import (
+from csd_lab.generate.autobyte.meta_network import (
     RECIPE_FILE,
     NetworkPredictor,
     load_network,
     shipped_network,
     shipped_weights,
 )
-from host.policies.transfer.network_features import NAMES, Features
+from csd_lab.generate.autobyte.network_features import NAMES, Features
+from csd_lab.generate.autobyte.synthetic_cases import draw_conditions
+from csd_lab.generate.autobyte.train_network import Sweep, TrainingRecipe, make_net, simulate_case, train, write
+from firmware_agent.common.errors import DataError
+from firmware_agent.common.send_queue import TransferSettings
+from host.policies.transfer.link_conditions import Conditions
 from host.policies.transfer.setting_grid import candidates
 from host.policies.transfer.speedup_predictor import SimulatedSettings
 from tests.support.communication_tuning import COSTS, FIRST, LINK

@@ -1,4 +1,4 @@
-"""The network that AutoByte comes with: a small perceptron, trained off line (see `train_network`).
+"""A predictor of `bench comm`: a small perceptron, trained off line (see `train_network`), that AutoByte may ask.
 
 It gives each setting one number, log of step seconds over the unit of time; the difference of two is the predicted log
 speed-up of one over the other, which is what it was trained for. Here it is numpy: two products of small matrices, for
@@ -18,10 +18,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from csd_lab.generate.autobyte.network_features import NAMES, Features
 from firmware_agent.common.errors import DataError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.link_conditions import Conditions
-from host.policies.transfer.network_features import NAMES, Features
 
 Weights = npt.NDArray[np.float32]
 WEIGHTS_FILE, RECIPE_FILE = "network.safetensors", "network.json"
@@ -79,7 +79,7 @@ def load_network(path: Path) -> NetworkPredictor:
 @cache
 def shipped_weights() -> Path:
     """Return where the network lies that csd-emu comes with."""
-    return Path(str(resources.files("host.policies.transfer"))) / WEIGHTS_FILE
+    return Path(str(resources.files("csd_lab.generate.autobyte"))) / WEIGHTS_FILE
 
 
 def shipped_network() -> NetworkPredictor:
