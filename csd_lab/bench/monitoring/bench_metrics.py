@@ -85,7 +85,7 @@ def scrape_run(
     request = request_run(config.model_copy(update={"host": host}), job)
     with run_prometheus(folder, port) as prometheus:
         summary = run_job(request, paths, folder / "runs", progress, quiet=True)
-        rounds = read_rounds(Path(summary.run_directory).parent)
+        rounds = read_rounds(Path(summary.run_directory))
         windows = list(list_windows(prometheus, time.time(), len(rounds)))
         answers = [answer for window in windows for answer in ask(prometheus, window, rounds)]
         wall = [share for window in windows for share in _wall_shares(prometheus, window, rounds)]
