@@ -150,16 +150,19 @@ def host_beats(store: Book, config: ServersConfig) -> list[int]:
 
 
 def _living(store: Book, run: str, config: ServersConfig) -> list[str]:
-    """Return which servers' hosts give signs of life in a run."""
+    """Return which servers' hosts give signs of life in a run.
+
+    A counter that falls is none: another server has forgotten the run.
+    """
     keys = {name: host_key(run, name) for name in config.names}
     before = {name: store.add(key, 0) for name, key in keys.items()}
     begin = time.monotonic()
     pause = threading.Event()
     while time.monotonic() - begin < _DEAD_SECONDS:
         pause.wait(_WAIT_SECONDS)
-        if any(store.add(key, 0) != before[name] for name, key in keys.items()):
+        if any(store.add(key, 0) > before[name] for name, key in keys.items()):
             pause.wait(2 * _BEAT_SECONDS)  # time for all to be heard
-            return [name for name, key in keys.items() if store.add(key, 0) != before[name]]
+            return [name for name, key in keys.items() if store.add(key, 0) > before[name]]
     return []
 
 

@@ -103,6 +103,27 @@ def test_a_run_of_which_nobody_is_heard_makes_way(book: Book) -> None:
         assert (claim.job, list(claim.members)) == ("job", ["a"])
 
 
+@pytest.mark.usefixtures("hasty")
+def test_a_dead_run_that_another_server_forgets_meanwhile_shows_no_life(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book.texts[KEY] = msgspec.json.encode(msgspec.structs.replace(CLAIM, run="dead", members={"a": "lost"})).decode()
+    for server in CONFIG.names:
+        book.add(beat_key("dead", f"host/{server}"), 7)
+    add, read = book.add, list[str]()
+
+    def forgotten_after_a_look(key: str, amount: int) -> int:
+        count = add(key, amount)
+        read.append(key)
+        if len(read) == len(CONFIG.names):
+            book.forget("dead/")
+        return count
+
+    monkeypatch.setattr(book, "add", forgotten_after_a_look)
+    with member(CONFIG, "a", CLAIM) as run:
+        assert run != "dead"
+
+
 def test_one_that_was_killed_comes_back_into_the_run_of_the_others(book: Book) -> None:
     with member(CONFIG, "a", CLAIM) as run:
         book.add_member("b")
