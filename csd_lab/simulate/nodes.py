@@ -12,7 +12,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.host_node import link_of
 from csd_emu.perfmodel.timeline import Link
 from csd_emu.profiles import Profile, get_profile
-from csd_emu.profiles.calibration import REFERENCE_CORE, CalibrationStore
+from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
@@ -140,8 +140,7 @@ def make_nodes(
 def _kind(profile: Profile, costs: DeviceClass, worth: float) -> NodeKind:
     table = costs.memory.table
     unit = get_profile(HOST_UNIT) if profile.ratio is not None else profile
-    scale = unit.scale("encode") if table.core == REFERENCE_CORE else 1.0
-    return NodeKind(profile, costs, table.encode_seconds_median * scale / worth)
+    return NodeKind(profile, costs, table.encode_seconds_median * table.scale(unit, "encode") / worth)
 
 
 def _names(config: ArrayConfig, count: int) -> list[str]:

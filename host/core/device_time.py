@@ -10,7 +10,7 @@ import msgspec
 
 from csd_emu.config.array_file import NATIVE, QEMU, REMOTE, ArrayConfig
 from csd_emu.profiles import Profile, get_profile
-from csd_emu.profiles.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable
+from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
@@ -52,8 +52,7 @@ class TableModel:
     @property
     def encode_seconds(self) -> float:
         """The profile's seconds of taking the weights out."""
-        seconds = self.table.encode_seconds_median
-        return seconds * self.profile.scale("encode") if self.table.core == REFERENCE_CORE else seconds
+        return self.table.encode_seconds_median * self.table.scale(self.profile, "encode")
 
     def covers(self, batch_size: int) -> bool:
         """Return whether the table has rows of the kernels that run at this batch size."""

@@ -183,13 +183,15 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             CalibrationError: the table is of a drive of another profile.
         """
         seconds = self.step_seconds(batch_size)
-        if self.core == REFERENCE_CORE:
-            return profile.device_seconds(seconds)
-        if self.core != profile.name:
+        if self.core not in (REFERENCE_CORE, profile.name):
             raise CalibrationError(
                 f"{self.key.file_name}: was measured on a {self.core}, not on a {profile.name}; calibrate that one"
             )
-        return seconds
+        return PhaseSeconds(*(getattr(seconds, phase) * self.scale(profile, phase) for phase in PHASES))
+
+    def scale(self, profile: Profile, phase: str) -> float:
+        """Return what the table's seconds of `phase` are multiplied by to become those of a drive of `profile`."""
+        return profile.scale(phase) if self.core == REFERENCE_CORE else 1.0
 
     def peak_memory_bytes(self, batch_size: int) -> int:
         """Return the most memory that training at `batch_size` takes in the drive, never less than at a smaller batch.

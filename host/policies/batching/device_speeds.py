@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from csd_emu.config.array_file import REMOTE, ArrayConfig, Device
 from csd_emu.profiles import Profile, get_profile
-from csd_emu.profiles.calibration import REFERENCE_CORE, CalibrationTable, ModelTables
+from csd_emu.profiles.calibration import CalibrationTable, ModelTables
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.units import format_bytes
@@ -133,14 +133,12 @@ class _Dense:
             self._phases = self._look_up(largest_batch)
         shares = np.array([[self.front.forward_share], [self.front.backward_share]])
         forward, backward = shares * self._phases[:, :largest_batch]
-        if self.table.core != REFERENCE_CORE:
-            return np.asarray(forward + backward)
-        return np.asarray(profile.scale("forward") * forward + profile.scale("backward") * backward)
+        scales = [self.table.scale(profile, phase) for phase in ("forward", "backward")]
+        return np.asarray(scales[0] * forward + scales[1] * backward)
 
     def encode_seconds(self, profile: Profile) -> float:
         """Return the seconds of copying the gradients out; they are as many as the weights that were measured."""
-        seconds = self.table.encode_seconds_median * self.front.encode_share
-        return seconds * profile.scale("encode") if self.table.core == REFERENCE_CORE else seconds
+        return self.table.encode_seconds_median * self.front.encode_share * self.table.scale(profile, "encode")
 
     def _look_up(self, largest_batch: int) -> npt.NDArray[np.float64]:
         near = [batch + step for batch in self.table.batches for step in (-1, 0, 1)]
