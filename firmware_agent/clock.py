@@ -18,16 +18,24 @@ _SLICES, _LONGEST_SECONDS = 4, 0.05
 
 
 class Stopwatch:
-    """Sums the seconds of each phase: ``lap(phase)`` charges the time since the last mark."""
+    """Sums the seconds of each phase: ``lap(phase)`` charges the time since the last mark.
+
+    Attributes:
+        now: returns monotonic seconds.
+        on_lap: called with the phase at the end of each lap, with ``idle`` at a mark; None for nobody.
+    """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         """Start with nothing charged; `now` returns monotonic seconds."""
         self.now = now
+        self.on_lap: Callable[[str], None] | None = None
         self._sums = dict.fromkeys(PHASES, 0.0)
         self._mark = now()
 
     def mark(self) -> None:
         """Forget the time up to now: a wait, a disk or the network lies behind."""
+        if self.on_lap is not None:
+            self.on_lap("idle")
         self._mark = self.now()
 
     def lap(self, phase: str) -> None:
@@ -35,6 +43,8 @@ class Stopwatch:
         now = self.now()
         self._sums[phase] += now - self._mark
         self._mark = now
+        if self.on_lap is not None:
+            self.on_lap(phase)
 
     def take(self) -> PhaseSeconds:
         """Return the sums and start again at zero."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from csd_emu.config.engine_names import EngineName
 from csd_emu.config.hypervisors import SESSION_URI, HypervisorEntry, HypervisorSection, Spread, name_hypervisors
 from csd_emu.profiles import PROFILES, get_profile
+from csd_emu.profiles.calibration import CoreModel
 from csd_emu.util.config_files import Bytes, BytesPerSecond, Config, Seconds, Watts
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
@@ -173,6 +174,8 @@ class ArrayConfig(Config):
         memory: DRAM of each VM (qemu).
         clock: of native drives: ``modelled`` from a calibration table, ``wall``, or ``auto``: modelled if there is a
             table for the job's model, else wall. Virtual machines always count, real drives always have the wall's.
+        core_model: what a reference core's nanosecond stands for: ``instructions``, one each, or ``cycles`` of a
+            Cortex-A53 as its model counted them in calibration.
         host: what the host is and where it listens.
         link: between host and drives.
         devices: groups of drives.
@@ -185,6 +188,7 @@ class ArrayConfig(Config):
     spread: Spread = "fill"
     memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
     clock: Literal["auto", "modelled", "wall"] = "auto"
+    core_model: CoreModel = "instructions"
     host: HostSection = HostSection()
     link: LinkSection = LinkSection()
     devices: list[DeviceGroup] = Field(min_length=1)

@@ -71,6 +71,11 @@ class DevicePlan:
         """Where the device's console is logged."""
         return self.folder / "console.log"
 
+    @property
+    def marks(self) -> Path:
+        """Where a virtual machine whose cycles are counted has the counters at its marks written."""
+        return self.folder / "marks.jsonl"
+
 
 @dataclass(frozen=True)
 class Handle:

@@ -77,6 +77,11 @@ class Paths:
         return self.cache / "torch"
 
     @property
+    def cycles(self) -> Path:
+        """The core model, built as a plugin of this machine's QEMU."""
+        return self.cache / "cycles"
+
+    @property
     def templates(self) -> Path:
         """The booted machines that clones are made of."""
         return self.cache / "templates"

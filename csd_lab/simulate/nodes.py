@@ -113,7 +113,7 @@ def make_nodes(
         raise ConfigurationError(f"--drives {drives}: must be between 1 and {MOST_DRIVES}")
     # The baseline needs the host's figures, whether it takes part or not.
     complete = config.model_copy(update={"host": config.host.model_copy(update={"trains": True})})
-    classes = device_classes(complete, store.of(load.spec, load.shape), sync, ratio)
+    classes = device_classes(complete, store.counting(complete.core_model).of(load.spec, load.shape), sync, ratio)
     pattern = config.list_devices()
     count = len(pattern) if drives is None else drives
     numbers: dict[str, int] = {}

@@ -13,7 +13,7 @@ import torch
 
 from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
 from firmware_agent.common.frames.frame_fields import MAX_LAYERS, PhaseSeconds
-from firmware_agent.common.frames.measure_frames import LayerTimes, Measure, Measured
+from firmware_agent.common.frames.measure_frames import LayerTimes, Measure, Measured, PhaseMark
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train
 from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
@@ -22,6 +22,7 @@ from firmware_agent.common.shard import Shard
 from firmware_agent.common.slices import Array, cut_slices, tensor_specs
 from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import encode
+from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
 from firmware_agent.training.loaded_job import LoadedJob
 from firmware_agent.training.sgd import LocalSgd
@@ -108,6 +109,8 @@ class Trainer:
         peak_bytes = memory.peak_bytes()
         encode_seconds, watching_seconds = (self._encode_seconds(), _monitor_seconds(now)) if each else (0.0, 0.0)
         layers = self._layer_times(optimiser, task, each) if task.layers and each else None
+        if task.cycle_steps:
+            self._run_marked_steps(optimiser, task)
         if before is not None:
             self.model.load_state_dict(before)
         return Measured(
@@ -127,6 +130,23 @@ class Trainer:
         frames = [encode(frame) for frame in (Tensors(exchange, tensor_specs(arrays)), *pieces)]
         self._stopwatch.lap("encode")
         return frames
+
+    def _run_marked_steps(self, optimiser: LocalSgd, task: Measure) -> None:
+        """Take steps with a cycle mark at the end of each phase, and encode the weights once."""
+        marks = CycleMarks()
+        self._stopwatch.on_lap = lambda phase: marks.execute(PhaseMark[phase.upper()])
+        batches = self._endless_batches(task.batch_size)
+        try:
+            marks.execute(PhaseMark.START)
+            for _ in range(1 + task.cycle_steps):
+                images, labels = next(batches)
+                self._stopwatch.mark()
+                self._step(optimiser, images, labels)
+            self.encode(0)
+            marks.execute(PhaseMark.STOP)
+        finally:
+            self._stopwatch.on_lap = None
+        self._stopwatch.take()
 
     def _encode_seconds(self) -> float:
         self.encode(0)

@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.cycles.parameters import CoreParameters
+from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.perfmodel.profile_fit import spread_of
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import (
@@ -33,6 +35,7 @@ from firmware_agent.common.errors import DeviceFailed
 from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, WARM_UP_STEPS, PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTimes, Measure, Measured
 from firmware_agent.common.frames.session_frames import Hello, Job
+from host.app.cycle_counter import CycleCounter
 from host.config.calibration_request import CalibrationRequest
 from host.config.job_file import DataSection
 from host.core.datasets import load_dataset, synthetic_source
@@ -54,6 +57,8 @@ _LONG_STEP_SECONDS, _SHORT_WARM_UP = 5.0, 1
 _UNLIMITED_SECONDS = 3600.0
 # Small, so that weights stay finite; it changes no count.
 _LEARNING_RATE, _MOMENTUM = 1e-4, 0.9
+# Whole steps that the core model sees, and of long ones; they repeat within a few thousandths.
+CYCLE_STEPS, LONG_CYCLE_STEPS = 5, 2
 # Wall time after which a silent drive counts as dead: a step of a large model takes many minutes.
 _WATCHDOG_SECONDS = 4 * 3600.0
 
@@ -65,12 +70,14 @@ def calibrate(request: CalibrationRequest, paths: Paths, progress: Progress) -> 
         EnvironmentUnfit: QEMU or libvirt is missing.
         DeviceError: the machine did not come up, or the model does not train there.
     """
+    plugin = CyclePlugin.build(paths.cycles, CoreParameters()) if request.cycles else None
 
     async def work(started: StartedArray, engine: QemuEngine) -> CalibrationTable:
         session = next(iter(started.fleet.sessions().values()))
-        return await measure_table(session, request, engine.image_hash, progress)
+        counter = None if plugin is None else CycleCounter(started.handles[0].plan.marks, plugin.parameters.digest)
+        return await measure_table(session, request, engine.image_hash, progress, counter=counter)
 
-    return run_on_machines(machine_request(request), paths, progress, work)
+    return run_on_machines(machine_request(request), paths, progress, work, plugin)
 
 
 async def measure_table(
@@ -79,6 +86,7 @@ async def measure_table(
     image: str,
     progress: Progress,
     key: CalibrationKey | None = None,
+    counter: CycleCounter | None = None,
 ) -> CalibrationTable:
     """Have one device build the model and measure every batch size; return the table.
 
@@ -88,6 +96,7 @@ async def measure_table(
         image: hash of the ARM image that it runs, empty for a real drive.
         progress: shown the stages.
         key: what the table will be of; None: the reference core.
+        counter: reads what the core model counted; None if none counts.
 
     Raises:
         DeviceError: it was lost, or a batch failed in it.
@@ -101,12 +110,13 @@ async def measure_table(
         progress.stage(f"{request.spec.name}: batch {batch_size}")
         begin = time.monotonic()
         expected_seconds = rows[-1].seconds.total / rows[-1].batch_size * batch_size if rows else 0.0
-        measured = await measure_batch(session, request, batch_size, expected_seconds)
+        measured = await measure_batch(session, request, batch_size, expected_seconds, counter is not None)
         wall_seconds = time.monotonic() - begin
         rows.append(
             CalibrationRow(
                 *(mark, batch_size, tuple(measured.step_seconds), measured.peak_memory_bytes, wall_seconds),
                 layers=measured.layers,
+                cycles=None if counter is None else counter.take(),
             )
         )
         answers.append(measured)
@@ -133,7 +143,11 @@ async def build_there(session: DeviceSession, request: CalibrationRequest) -> No
 
 
 async def measure_batch(
-    session: DeviceSession, request: CalibrationRequest, batch_size: int, expected_seconds: float
+    session: DeviceSession,
+    request: CalibrationRequest,
+    batch_size: int,
+    expected_seconds: float,
+    cycles: bool = False,
 ) -> Measured:
     """Measure one batch size on a device that has built the model.
 
@@ -142,6 +156,7 @@ async def measure_batch(
         request: says how many steps, and which batch size is the smallest.
         batch_size: samples per step.
         expected_seconds: of a step, roughly; 0 if nothing is known.
+        cycles: whether the core model shall see whole steps.
 
     Layers are measured too if the request says so and the drive's agent can; one of before cannot.
 
@@ -158,6 +173,7 @@ async def measure_batch(
         warm_up_batch_size=request.batches[0] if long else None,
         restore=False,
         layers=layers,
+        cycle_steps=0 if not cycles else CYCLE_STEPS if not long else LONG_CYCLE_STEPS,
     )
     await session.send(task, Deadline(_WATCHDOG_SECONDS))
     measured = await session.expect(Measured, Deadline(_WATCHDOG_SECONDS))

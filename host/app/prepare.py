@@ -20,7 +20,17 @@ from host.config.plugins.kinds import SPLIT_POLICY
 from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files
 from host.config.server_group import ServerGroup
 from host.core.datasets import load_dataset
-from host.core.device_time import COUNTED, MODELLED, RATIO_DRIVE, WALL, StepModel, find_models, host_model, table_models
+from host.core.device_time import (
+    COUNTED,
+    MODELLED,
+    RATIO_DRIVE,
+    WALL,
+    StepModel,
+    find_cycles,
+    find_models,
+    host_model,
+    table_models,
+)
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
 from host.fleet.checkpoint import job_sha256
@@ -155,7 +165,7 @@ def prepare_run(resolved: ResolvedRun) -> RunRequest:
         ConfigurationError: they do not.
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
-    store = CalibrationStore(Paths.default().calibration)
+    store = CalibrationStore(Paths.default().calibration, core_model=config.core_model)
     inputs = _load_inputs(config, job, spec, store)
     dealt = deal_out(inputs.dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
     _check_in_place(config, job)
@@ -177,6 +187,7 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
         CalibrationError: the tuner, or the array's clock, needs a table that is missing.
     """
     config = read_array(array_path)
+    store = store.counting(config.core_model)
     job, spec = load_job(job_path)
     inputs = _load_inputs(config, job, spec, store)
     sync = job.mode == "sync"
@@ -188,8 +199,9 @@ def _load_inputs(config: ArrayConfig, job: JobConfig, spec: ModelSpec, store: Ca
     """Load the data and the model of a job, and what its steps cost on devices whose seconds are modelled."""
     dataset = load_dataset(job.data.source, job.seed)
     channels, height, width = dataset.images.shape[1:]
-    models = find_models(config, spec, (channels, height, width), store)
-    return JobInputs(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models)
+    shape = (channels, height, width)
+    models, cycles = find_models(config, spec, shape, store), find_cycles(config, spec, shape, store)
+    return JobInputs(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models, cycles=cycles)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
@@ -242,7 +254,7 @@ def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, 
 
 
 def _request_of(inputs: JobInputs, **more: Any) -> RunRequest:
-    return RunRequest(*(getattr(inputs, each.name) for each in fields(JobInputs)), **more)
+    return RunRequest(**{each.name: getattr(inputs, each.name) for each in fields(JobInputs)}, **more)
 
 
 def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan], store: CalibrationStore) -> RunRequest:

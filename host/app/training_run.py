@@ -87,7 +87,7 @@ class TrainingRun:
         """
         self._request, self._fleet, self._engine = request, fleet, engine
         self._recorder, self._failures, self._directory = recorder, failures, directory
-        self.accountant = make_accountant(request.config, request.models, overlap_of(request))
+        self.accountant = make_accountant(request.config, request.models, overlap_of(request), request.cycles)
         time = self.accountant.time
         self.clock = "+".join(sorted({time.clock(name, s.hello.clock) for name, s in fleet.sessions().items()}))
         self._planned: PlannedRun | None = None

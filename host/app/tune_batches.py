@@ -79,9 +79,9 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
         CalibrationError: a table is missing or damaged.
         ConfigurationError: a device's memory does not hold the smallest batch.
     """
-    sync = request.job.sync
+    sync, tables_of_core = request.job.sync, store.counting(request.config.core_model)
     classes = device_classes(
-        request.config, store.of(request.spec, request.shape), sync, ratio, shard_bytes=request.shard_bytes
+        request.config, tables_of_core.of(request.spec, request.shape), sync, ratio, shard_bytes=request.shard_bytes
     )
     tables = list(speed_tables(classes).values())
     sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape))

@@ -166,7 +166,7 @@ def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
         ModelError: the model cannot be looked at.
     """
     request = read_placement(job_path, array_path, store)
-    choice = settle(request, store)
+    choice = settle(request, store.counting(request.config.core_model))
     return PlanReport(
         model=request.job.model,
         input_shape=list(request.shape),

@@ -35,6 +35,7 @@ class CalibrationRequest:
         memory_bytes: DRAM of the virtual machine; None for what the model seems to need.
         seed: of weights, images and order.
         layers: whether to measure what each layer takes, too.
+        cycles: whether to have the core model count the cycles of whole steps, too; of virtual machines alone.
     """
 
     spec: ModelSpec
@@ -45,6 +46,7 @@ class CalibrationRequest:
     memory_bytes: int | None = None
     seed: int = 0
     layers: bool = False
+    cycles: bool = False
 
     @property
     def key(self) -> CalibrationKey:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -60,6 +61,34 @@ class TableModel:
 
 
 @dataclass(frozen=True)
+class CycleModel:
+    """Seconds of a drive for counted ones, by the cycles that its table's steps took for their instructions.
+
+    Attributes:
+        instructions: the calibration table as it was counted.
+        cycles: the same table in cycles.
+        profile: the drive's.
+    """
+
+    instructions: CalibrationTable
+    cycles: CalibrationTable
+    profile: Profile
+
+    def device_seconds(self, counted: PhaseSeconds, batches: Mapping[int, int]) -> PhaseSeconds:
+        """Return the drive's seconds for `counted` ones of a pass of these batches (batch size -> steps)."""
+        shares = batches or {self.instructions.batches[0]: 1}
+        tables = (TableModel(table, self.profile) for table in (self.instructions, self.cycles))
+        before, after = (pass_seconds(model, shares) for model in tables)
+        ratios = {name: _ratio(getattr(after, name), getattr(before, name)) for name in before.__struct_fields__}
+        seconds = self.profile.device_seconds(counted)
+        return PhaseSeconds(**{name: getattr(seconds, name) * ratio for name, ratio in ratios.items()})
+
+
+def _ratio(after: float, before: float) -> float:
+    return after / before if before else 1.0
+
+
+@dataclass(frozen=True)
 class HostModel:
     """The host's steps: those of a reference drive, so many times as fast."""
 
@@ -84,12 +113,18 @@ class HostModel:
 class DeviceTime:
     """Turns what a device's stopwatch saw into seconds of its profile."""
 
-    def __init__(self, profiles: Mapping[str, Profile], models: Mapping[str, StepModel]) -> None:
+    def __init__(
+        self,
+        profiles: Mapping[str, Profile],
+        models: Mapping[str, StepModel],
+        cycles: Mapping[str, CycleModel] = MappingProxyType({}),
+    ) -> None:
         """Take the profile of each device, and the models of those that are to be modelled.
 
-        Without a model the seconds of a device without a counted clock are the wall's.
+        Without a model the seconds of a device without a counted clock are the wall's. Counted ones are of
+        instructions, but for devices in `cycles`.
         """
-        self._profiles, self._models = profiles, models
+        self._profiles, self._models, self._cycles = profiles, models, cycles
         self._competitors: dict[str, int] = {}
 
     def clock(self, device: str, hello_clock: str) -> str:
@@ -114,6 +149,8 @@ class DeviceTime:
         if self.clock(device, hello_clock) == MODELLED:
             share = (TRAINER_WEIGHT + self._competitors.get(device, 0)) / TRAINER_WEIGHT
             return pass_seconds(self._models[device], batches, share)
+        if hello_clock == COUNTED and (cycles := self._cycles.get(device)) is not None:
+            return cycles.device_seconds(measured, batches)
         return self._profiles[device].device_seconds(measured) if hello_clock == COUNTED else measured
 
 
@@ -167,6 +204,19 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
         return models
     table = store.require(spec, shape) if QEMU in config.engines or models else None
     return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
+
+
+def find_cycles(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, CycleModel]:
+    """Return what turns counted seconds into those of cycles, for the virtual machines of an array that asks for it.
+
+    Raises:
+        CalibrationError: there is no table of the model, or it has no cycles.
+    """
+    machines = [device for device in config.list_devices() if device.engine == QEMU]
+    if config.core_model != "cycles" or not machines:
+        return {}
+    plain, cycles = (store.counting(core_model).require(spec, shape) for core_model in ("instructions", "cycles"))
+    return {device.name: CycleModel(plain, cycles, get_profile(device.profile)) for device in machines}
 
 
 def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:

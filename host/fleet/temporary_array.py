@@ -15,6 +15,7 @@ from host.fleet.array_state import array_folder
 from host.fleet.lifecycle import ArrayRequest, StartedArray, clear_array, start_array
 
 if TYPE_CHECKING:
+    from csd_emu.cycles.plugin_build import CyclePlugin
     from csd_emu.engines.qemu.qemu_engine import QemuEngine
 
 T = TypeVar("T")
@@ -26,8 +27,11 @@ def run_on_machines(
     paths: Paths,
     progress: Progress,
     work: Callable[[StartedArray, QemuEngine], Awaitable[T]],
+    plugin: CyclePlugin | None = None,
 ) -> T:
     """Start the VMs of `request`, do `work` on them, and end them whatever happens; return what `work` returns.
+
+    With a `plugin` their cycles are counted.
 
     Raises:
         EnvironmentUnfit: QEMU or libvirt is missing, or another process uses an array of this name.
@@ -35,7 +39,7 @@ def run_on_machines(
     """
     from csd_emu.engines.qemu.qemu_engine import QemuEngine  # needs libvirt
 
-    return run_on_engine(QemuEngine(request.config, paths), request, paths, progress, work)
+    return run_on_engine(QemuEngine(request.config, paths, plugin), request, paths, progress, work)
 
 
 def run_on_engine(

@@ -32,7 +32,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.send_queue import TransferSettings
-from host.core.device_time import WALL, DeviceTime, StepModel, batch_counts, micro_batch_counts
+from host.core.device_time import WALL, CycleModel, DeviceTime, StepModel, batch_counts, micro_batch_counts
 from host.core.records import DeviceRound
 
 
@@ -350,7 +350,10 @@ def _by_device(spans: Iterable[Span]) -> defaultdict[str, list[Span]]:
 
 
 def make_accountant(
-    config: ArrayConfig, models: Mapping[str, StepModel] | None = None, overlap: OverlapComposer | None = None
+    config: ArrayConfig,
+    models: Mapping[str, StepModel] | None = None,
+    overlap: OverlapComposer | None = None,
+    cycles: Mapping[str, CycleModel] | None = None,
 ) -> Accountant:
     """Return what composes the time and energy of a run.
 
@@ -358,7 +361,9 @@ def make_accountant(
         config: the array.
         models: device -> what its steps cost, for devices without a counted clock (see `find_models`).
         overlap: see `Accountant`.
+        cycles: device -> what turns its counted seconds into those of cycles (see `find_cycles`).
     """
     profiles = {device.name: get_profile(device.profile) for device in config.list_nodes()}
     host = get_profile(config.host.profile)
-    return Accountant(DeviceTime(profiles, models or {}), profiles, host, link_of(config.link, host), overlap)
+    time = DeviceTime(profiles, models or {}, cycles or {})
+    return Accountant(time, profiles, host, link_of(config.link, host), overlap)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
 from host.core.datasets import Dataset
-from host.core.device_time import StepModel
+from host.core.device_time import CycleModel, StepModel
 from host.core.evaluation import Evaluator
 
 
@@ -47,7 +47,9 @@ class JobInputs(JobData):
     Attributes:
         evaluator: of the data's held-out records.
         models: device -> what its steps cost, of those whose seconds are modelled.
+        cycles: device -> what turns its counted seconds into those of cycles, where the array asks for these.
     """
 
     evaluator: Evaluator
     models: Mapping[str, StepModel]
+    cycles: Mapping[str, CycleModel] = field(default_factory=dict, kw_only=True)

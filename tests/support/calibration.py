@@ -15,6 +15,7 @@ from csd_emu.profiles.calibration import (
     Versions,
     row_mark,
 )
+from csd_emu.profiles.calibration.cycle_counts import PhaseCycles, RowCycles, StepCycles
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTime, LayerTimes
 from firmware_agent.common.models import ModelSpec
@@ -86,3 +87,18 @@ def layer_times(names: Sequence[str], step: PhaseSeconds, weights: Sequence[Sequ
 
 
 __all__ = ["DIGITS", "IMAGE", "REFERENCE_CORE", "layer_times", "make_table", "step", "tables", "with_layers"]
+
+
+def with_cycles(table: CalibrationTable, ratios: PhaseSeconds, core: str = "0" * 16) -> CalibrationTable:
+    """The table with cycles: so many per instruction in each phase, of rows whose steps are alike."""
+
+    def counts(phase: str, seconds: float) -> PhaseCycles:
+        instructions = round(seconds * 1e9)
+        return PhaseCycles(instructions, round(instructions * getattr(ratios, phase)), 64)
+
+    def cycles(row: CalibrationRow) -> RowCycles:
+        whole = StepCycles(*(counts(phase, getattr(row.seconds, phase)) for phase in StepCycles.__struct_fields__))
+        return RowCycles(core, (whole, whole), counts("encode", 0.001))
+
+    rows = tuple(msgspec.structs.replace(row, cycles=cycles(row)) for row in table.rows)
+    return msgspec.structs.replace(table, rows=rows)

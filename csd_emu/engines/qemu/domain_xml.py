@@ -78,6 +78,7 @@ class DomainSpec:
         clone: False for the template, which writes `ram`; True for a clone, which maps it copy-on-write and waits
             for the template's device state.
         host: the one thing that the machine can reach; None for the template, which reaches nothing.
+        plugin: options of a TCG plugin that QEMU loads; "" for none.
     """
 
     name: str
@@ -92,6 +93,7 @@ class DomainSpec:
     ram: Path
     clone: bool
     host: HostPort | None = None
+    plugin: str = ""
 
 
 def domain_xml(spec: DomainSpec) -> str:
@@ -173,6 +175,8 @@ def _command_line(domain: ElementTree.Element, spec: DomainSpec) -> None:
     ]
     if spec.clone:
         arguments += ["-incoming", "defer"]
+    if spec.plugin:
+        arguments += ["-plugin", spec.plugin]
     line = ElementTree.SubElement(domain, f"{{{QEMU_NAMESPACE}}}commandline")
     for argument in arguments:
         ElementTree.SubElement(line, f"{{{QEMU_NAMESPACE}}}arg", value=argument)

@@ -11,6 +11,7 @@ from typing import TypeVar
 import libvirt
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.engines.qemu.connection import watch_connections, within
 from csd_emu.engines.qemu.hypervisor import Hypervisor
 from csd_emu.engines.qemu.local_hypervisor import LocalSite
@@ -37,8 +38,8 @@ class Sites(dict[str, Hypervisor]):
         self._said: set[str] = set()
 
     @classmethod
-    def make(cls, config: ArrayConfig, paths: Paths) -> Sites:
-        """Return those of an array.
+    def make(cls, config: ArrayConfig, paths: Paths, plugin: CyclePlugin | None = None) -> Sites:
+        """Return those of an array; machines of this machine's own daemon load `plugin`.
 
         Raises:
             EnvironmentUnfit: this machine lacks something.
@@ -48,7 +49,7 @@ class Sites(dict[str, Hypervisor]):
             watch_connections()  # before any connection is opened
         return cls(
             {
-                name: LocalSite(name, section, paths, memory)
+                name: LocalSite(name, section, paths, memory, plugin)
                 if section.local
                 else RemoteSite(name, section, server_id(paths.state), memory)
                 for name, section in sections.items()

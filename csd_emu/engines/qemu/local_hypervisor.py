@@ -13,6 +13,7 @@ import libvirt
 import psutil
 
 from csd_emu.config.hypervisors import HypervisorSection
+from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.engines.engine_protocol import DevicePlan, Handle
 from csd_emu.engines.qemu.domain_xml import IDENTITY_BUS, SHARD_BUS, DomainSpec, HostPort, Tag, domain_xml
 from csd_emu.engines.qemu.host_address import advertised
@@ -38,8 +39,15 @@ MIN_NAMESPACE_BYTES = 64 << 20
 class LocalSite(Hypervisor):
     """The hypervisor behind ``qemu:///session``."""
 
-    def __init__(self, name: str, section: HypervisorSection, paths: Paths, memory_bytes: int) -> None:
-        """Find QEMU and libvirt; nothing is connected yet.
+    def __init__(
+        self,
+        name: str,
+        section: HypervisorSection,
+        paths: Paths,
+        memory_bytes: int,
+        plugin: CyclePlugin | None = None,
+    ) -> None:
+        """Find QEMU and libvirt; nothing is connected yet. Machines load `plugin`, which counts their cycles.
 
         Raises:
             EnvironmentUnfit: something is missing. Where the session daemon runs already, QEMU may be: then it is said
@@ -52,7 +60,7 @@ class LocalSite(Hypervisor):
         except EnvironmentUnfit:
             if not self._daemon.answers:  # where one does, machines can be watched and ended without QEMU's programs
                 raise
-        self._memory_bytes = memory_bytes
+        self._memory_bytes, self._plugin = memory_bytes, plugin
         self._images, self._template_folder = ImageStore(paths.images), paths.templates
         self._folder = paths.state
         self._connection: libvirt.virConnect | None = None
@@ -90,6 +98,11 @@ class LocalSite(Hypervisor):
             path.unlink(missing_ok=True)
         _enlarge(plan.shard)
         make_overlay(find_qemu(), spec.disk, template.disk, "qcow2")
+        if self._plugin is not None:
+            spec = dataclasses.replace(spec, plugin=self._plugin.options(plan.marks))
+            plan.marks.unlink(missing_ok=True)
+            plan.marks.touch(0o600)
+            self._daemon.give(plan.marks)
         for path in (spec.disk, plan.shard, plan.identity):
             self._daemon.give(path)
         try:

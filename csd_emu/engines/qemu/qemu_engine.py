@@ -12,6 +12,7 @@ import psutil
 
 from csd_emu.config.array_file import QEMU, ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
+from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.engines.engine_protocol import (
     ENGINE_FAULTS,
     DevicePlan,
@@ -58,14 +59,14 @@ class QemuEngine(Engine):
 
     faults = ENGINE_FAULTS
 
-    def __init__(self, config: ArrayConfig, paths: Paths) -> None:
-        """Find what is needed on this machine; nothing is connected yet.
+    def __init__(self, config: ArrayConfig, paths: Paths, plugin: CyclePlugin | None = None) -> None:
+        """Find what is needed on this machine; nothing is connected yet. Machines load `plugin` (calibration alone).
 
         Raises:
             EnvironmentUnfit: something is missing.
         """
         self._config = config
-        self._sites = Sites.make(config, paths)
+        self._sites = Sites.make(config, paths, plugin)
         self._images, self._folder = ImageStore(paths.images), paths.state
         self._image: Image | None = None
         self._lock = threading.Lock()

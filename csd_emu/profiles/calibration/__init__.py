@@ -9,7 +9,7 @@ from csd_emu.profiles.calibration.calibration_table import (
     row_mark,
 )
 from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey
-from csd_emu.profiles.calibration.table_store import CalibrationStore, ModelTables, load_table
+from csd_emu.profiles.calibration.table_store import CalibrationStore, CoreModel, ModelTables, load_table
 
 __all__ = [
     "FORMAT",
@@ -18,6 +18,7 @@ __all__ = [
     "CalibrationRow",
     "CalibrationStore",
     "CalibrationTable",
+    "CoreModel",
     "ModelTables",
     "Versions",
     "load_table",

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from csd_emu.profiles import Profile
+from csd_emu.profiles.calibration.cycle_counts import RowCycles, scaled, scaled_layers, sum_cycles
 from csd_emu.profiles.calibration.table_fit import has_kernels, predict
-from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey
+from csd_emu.profiles.calibration.table_key import CYCLES_CORE, REFERENCE_CORE, CalibrationKey
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTime, LayerTimes
@@ -64,6 +65,7 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         peak_memory_bytes: the most that the agent's process had in RAM, interpreter and torch included.
         wall_seconds: what measuring it cost here; it says nothing of a drive.
         layers: what each layer takes of the median step, on the table's core; None if that was not measured.
+        cycles: what the core model counted; None if it was not asked, and of a real drive.
     """
 
     of: str
@@ -72,11 +74,25 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     peak_memory_bytes: int
     wall_seconds: float
     layers: LayerTimes | None = None
+    cycles: RowCycles | None = None
 
     @functools.cached_property
     def seconds(self) -> PhaseSeconds:
         """The median step (see `median_step`)."""
         return median_step(self.steps)
+
+    def in_cycles(self) -> CalibrationRow:
+        """Return the row with seconds of a core that takes a nanosecond a cycle, instead of one an instruction.
+
+        Raises:
+            CalibrationError: its cycles were not measured.
+        """
+        if self.cycles is None:
+            raise CalibrationError(f"batch {self.batch_size}: its cycles were not measured")
+        factors = self.cycles.per_instruction()
+        layers = None if self.layers is None else scaled_layers(self.layers, factors)
+        steps = tuple(scaled(step, factors) for step in self.steps)
+        return msgspec.structs.replace(self, steps=steps, layers=layers)
 
 
 class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,7 +199,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             CalibrationError: the table is of a drive of another profile.
         """
         seconds = self.step_seconds(batch_size)
-        if self.core not in (REFERENCE_CORE, profile.name):
+        if self.core not in (REFERENCE_CORE, CYCLES_CORE, profile.name):
             raise CalibrationError(
                 f"{self.key.file_name}: was measured on a {self.core}, not on a {profile.name}; calibrate that one"
             )
@@ -191,7 +207,31 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def scale(self, profile: Profile, phase: str) -> float:
         """Return what the table's seconds of `phase` are multiplied by to become those of a drive of `profile`."""
+        if self.core == CYCLES_CORE:
+            return profile.scale(phase) * profile.instructions_per_cycle.value
         return profile.scale(phase) if self.core == REFERENCE_CORE else 1.0
+
+    def in_cycles(self) -> CalibrationTable:
+        """Return the same table with seconds of a core that takes a nanosecond a cycle: `CYCLES_CORE`.
+
+        That of a real drive, whose own clock was measured, is returned as it is.
+
+        Raises:
+            CalibrationError: the cycles of a row were not measured.
+        """
+        if self.core != REFERENCE_CORE:
+            return self
+        try:
+            rows = tuple(row.in_cycles() for row in self.rows)
+        except CalibrationError as error:
+            raise CalibrationError(
+                f"{self.key.file_name}: {error}; measure with csd-emu calibrate {self.model} "
+                f"--input {self.key.shape_text}, or leave core_model: cycles out"
+            ) from error
+        encoded = sum_cycles(row.cycles.encode for row in self.rows if row.cycles is not None)
+        factor = encoded.cycles / encoded.instructions if encoded.instructions else 1.0
+        encode_seconds = tuple(seconds * factor for seconds in self.encode_seconds)
+        return msgspec.structs.replace(self, core=CYCLES_CORE, rows=rows, encode_seconds=encode_seconds)
 
     def peak_memory_bytes(self, batch_size: int) -> int:
         """Return the most memory that training at `batch_size` takes in the drive, never less than at a smaller batch.

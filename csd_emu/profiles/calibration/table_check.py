@@ -18,6 +18,8 @@ MONOTONE_TOLERANCE = 0.02
 # The layers of a row add up to its step but for rounding.
 _LAYER_TOLERANCE = 1e-6
 _CLOCKS = ("counted", "wall")
+# A dual-issue core takes half a cycle at least; a chain of misses takes some hundreds.
+LEAST_CYCLES, MOST_CYCLES = 0.5, 1000.0
 _REMEDY = "remove the file, or measure again with csd-emu calibrate"
 
 
@@ -72,11 +74,11 @@ def _problems(table: CalibrationTable) -> Iterator[str]:
         yield f"encode_seconds {list(table.encode_seconds)} must be finite numbers of 0 or more"
     for number, row in enumerate(table.rows, 1):
         yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in _row_problems(row))
-        yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in _layer_problems(row))
+        for problem in (*_layer_problems(row), *_cycle_problems(row)):
+            yield f"row {number} (batch {row.batch_size}): {problem}"
         if row.of != table.row_mark:
             yield f"row {number} (batch {row.batch_size}): was measured for another model, shape, core or image"
-    if len({tuple(_names(row)) for row in table.rows if row.layers is not None}) > 1:
-        yield "its rows have layers of different names; one model has the same at any batch size"
+    yield from _differences(table)
     for number, (small, large) in enumerate(pairwise(table.rows), 2):
         where = f"row {number} (batch {large.batch_size})"
         if large.batch_size <= small.batch_size:
@@ -87,6 +89,13 @@ def _problems(table: CalibrationTable) -> Iterator[str]:
                 f"{where}: a step takes {after:.6g} s, less than the {before:.6g} s of batch {small.batch_size}; "
                 f"more than {MONOTONE_TOLERANCE:.0%} is no noise, so one of them is wrong"
             )
+
+
+def _differences(table: CalibrationTable) -> Iterator[str]:
+    if len({row.cycles.core for row in table.rows if row.cycles is not None}) > 1:
+        yield "the cycles of its rows were counted with different core parameters"
+    if len({tuple(_names(row)) for row in table.rows if row.layers is not None}) > 1:
+        yield "its rows have layers of different names; one model has the same at any batch size"
 
 
 def _head_problems(table: CalibrationTable) -> Iterator[str]:
@@ -115,6 +124,16 @@ def _row_problems(row: CalibrationRow) -> Iterator[str]:
         yield f"peak memory of {row.peak_memory_bytes} bytes"
     if not _sound(row.wall_seconds):
         yield f"wall_seconds is {row.wall_seconds}"
+
+
+def _cycle_problems(row: CalibrationRow) -> Iterator[str]:
+    if row.cycles is None:
+        return
+    if len(row.cycles.steps) < 1:
+        yield "its cycles are of no step"
+    for phase, ratio in msgspec.structs.asdict(row.cycles.per_instruction()).items():
+        if not LEAST_CYCLES <= ratio <= MOST_CYCLES:
+            yield f"{phase} takes {ratio:.3g} cycles per instruction; {LEAST_CYCLES} to {MOST_CYCLES} are possible"
 
 
 def _layer_problems(row: CalibrationRow) -> Iterator[str]:

@@ -16,6 +16,8 @@ from firmware_agent.common.models import ZOO, ModelSpec
 
 # The core of the counted clock: one instruction per nanosecond; a profile scales it to a drive.
 REFERENCE_CORE = "reference"
+# The same core with a nanosecond per cycle, as the core model counts them: a view of a table, never a file.
+CYCLES_CORE = "cycles"
 _HASH_CHARACTERS = 8
 
 

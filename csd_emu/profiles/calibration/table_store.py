@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from csd_emu.profiles.calibration.calibration_table import CalibrationTable
 from csd_emu.profiles.calibration.table_check import check_table, encode_table, parse_table
@@ -13,6 +14,8 @@ from firmware_agent.common.atomic_files import make_folder, read_file, replace_f
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.models import ModelSpec
 
+# What a reference core's nanosecond stands for: an instruction, or a cycle of the core model.
+CoreModel = Literal["instructions", "cycles"]
 SHIPPED = Path(__file__).parent / "tables"
 
 _MOST_BYTES = 4 << 20
@@ -21,9 +24,16 @@ _MOST_BYTES = 4 << 20
 class CalibrationStore:
     """Finds and keeps tables, one file each."""
 
-    def __init__(self, user: Path, shipped: Path = SHIPPED) -> None:
-        """Keep the user's tables in the folder `user`, which is made when there is one to keep."""
-        self._user, self._shipped = user, shipped
+    def __init__(self, user: Path, shipped: Path = SHIPPED, core_model: CoreModel = "instructions") -> None:
+        """Keep the user's tables in the folder `user`, which is made when there is one to keep.
+
+        With the core model ``cycles`` tables are found as `CalibrationTable.in_cycles` has them.
+        """
+        self._user, self._shipped, self._core_model = user, shipped, core_model
+
+    def counting(self, core_model: CoreModel) -> CalibrationStore:
+        """Return the same store with another core model."""
+        return CalibrationStore(self._user, self._shipped, core_model)
 
     def find(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
         """Return the table of a model at an input shape, or None.
@@ -35,7 +45,7 @@ class CalibrationStore:
             CalibrationError: the table's file cannot be read, breaks a rule, or is of something else.
         """
         path = self._path(spec, input_shape, profile)
-        return None if path is None else load_table(*path)
+        return None if path is None else self._load(*path)
 
     def require(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable:
         """Return what `find` returns; a table that is missing is an error that says how to make it.
@@ -58,7 +68,11 @@ class CalibrationStore:
                 f"model {spec.name!r} with {dict(key.arguments)} has no calibration table for images of "
                 f"{key.shape_text}; measure one with csd-emu calibrate {spec.name} --input {key.shape_text}"
             )
-        return path[0], load_table(*path)
+        return path[0], self._load(*path)
+
+    def _load(self, path: Path, key: CalibrationKey) -> CalibrationTable:
+        table = load_table(path, key)
+        return table.in_cycles() if self._core_model == "cycles" else table
 
     def _path(self, spec: ModelSpec, input_shape: Shape, profile: str | None) -> tuple[Path, CalibrationKey] | None:
         for core in dict.fromkeys((profile or REFERENCE_CORE, REFERENCE_CORE)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated
 
 import msgspec
@@ -42,6 +43,18 @@ class LayerTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passes: Positive
 
 
+class PhaseMark(IntEnum):
+    """Number of a cycle mark: what has just ended there; `START` and `STOP` switch the core model on and off."""
+
+    IDLE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    UPDATE = 3
+    ENCODE = 4
+    STOP = 14
+    START = 15
+
+
 # Fields that have their defaults are left out of these two: an agent of before does not know the last ones.
 class Measure(Frame, frozen=True, omit_defaults=True):
     """Host: run the training loop at this batch size until that many device seconds of it have passed.
@@ -59,6 +72,8 @@ class Measure(Frame, frozen=True, omit_defaults=True):
         restore: put the weights back as they were afterwards; without, the memory of a second copy is saved.
         layers: also the seconds of each layer, if `steps` is given; asked only of a drive whose hello has
             `MEASURES_LAYERS` among its facts.
+        cycle_steps: then also so many steps, and one encoding, between cycle marks (`firmware_agent.cycle_marks`), for
+            a core model outside; one step more goes before them, so that the model's caches are warm.
     """
 
     batch_size: Positive
@@ -69,6 +84,7 @@ class Measure(Frame, frozen=True, omit_defaults=True):
     warm_up_batch_size: Positive | None = None
     restore: bool = True
     layers: bool = False
+    cycle_steps: Annotated[int, Meta(ge=0, le=16)] = 0
 
 
 class Measured(Frame, frozen=True, omit_defaults=True):

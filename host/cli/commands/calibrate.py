@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,10 @@ def calibrate(
     layers: Annotated[
         bool, typer.Option("--layers/--no-layers", help="measure each layer too, for csd-emu plan --placement")
     ] = True,
+    cycles: Annotated[
+        bool,
+        typer.Option("--cycles/--no-cycles", help="count cycles of whole steps too, for arrays of core_model: cycles"),
+    ] = True,
     seed: Annotated[int, typer.Option(help="of weights, images and the rows to verify", min=0, max=2**31 - 1)] = 0,
     inventory: Annotated[
         Path | None, typer.Option(metavar="DRIVES.YAML", help="measure on a real drive: which there are")
@@ -56,14 +61,14 @@ def calibrate(
         spec = read_spec(model, classes, argument or [])
         request = read_request(spec, shape, batches, steps, memory, seed, layers)
         real = _real_drive(inventory, drive, verify)
-    paths = Paths.default()
+        request = replace(request, cycles=cycles and real is None and verify is None)
     with StageProgress(quiet=as_json) as progress:
+        paths = Paths.default()
         if verify is not None:
             report = verify_rows(request, verify, paths, progress)
-        elif real is not None:
-            report = keep_table(real.measure, request, output, paths, progress, real.name)
         else:
-            report = keep_table(calibrate_machine, request, output, paths, progress)
+            measure, name = (calibrate_machine, "") if real is None else (real.measure, real.name)
+            report = keep_table(measure, request, output, paths, progress, name)
     print_json(report) if as_json else print_calibration(report)
     raise typer.Exit(0 if report.confirmed else 1)
 

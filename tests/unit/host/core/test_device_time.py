@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.profile import Sourced
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.device_time import DeviceTime, batch_counts
+from host.core.device_time import CycleModel, DeviceTime, TableModel, batch_counts, pass_seconds
+from tests.support.calibration import make_table, with_cycles
 
 MEASURED = PhaseSeconds(forward=1.0, backward=2.0, update=0.5, encode=0.25)
 NEWPORT = get_profile("newport")
@@ -44,6 +48,21 @@ def test_modelled_seconds_are_the_sum_over_the_steps_whatever_was_measured(batch
         assert seconds.total == pytest.approx(steps + 0.125)
     # A counted device needs no model.
     assert time.seconds("csd-00", "counted", MEASURED, batches) == NEWPORT.device_seconds(MEASURED)
+
+
+@given(st.dictionaries(st.sampled_from([4, 16]), st.integers(1, 50), min_size=1), st.floats(0.5, 9))
+def test_counted_seconds_in_cycles_are_those_that_the_table_models(batches: dict[int, int], ratio: float) -> None:
+    plain = with_cycles(make_table({4: 0.01, 16: 0.03}), PhaseSeconds(ratio, 2 * ratio, 1.5, 1.25))
+    slow = replace(NEWPORT, instructions_per_cycle=Sourced(0.5, "assumed: for a test"))
+    counted = pass_seconds(TableModel(plain, get_profile("generic-a53")), batches)
+    one = CycleModel(plain, plain.in_cycles(), slow)
+    time = DeviceTime({"csd-00": slow}, {}, {"csd-00": one})
+    seconds = time.seconds("csd-00", "counted", counted, batches)
+    modelled = pass_seconds(TableModel(plain.in_cycles(), slow), batches)
+    for phase in PhaseSeconds.__struct_fields__:
+        assert getattr(seconds, phase) == pytest.approx(getattr(modelled, phase), rel=1e-6)
+    # Cycles are what they are, however many instructions a cycle was assumed to take.
+    assert modelled == pass_seconds(TableModel(plain.in_cycles(), NEWPORT), batches)
 
 
 @given(st.integers(1, 10_000))

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The core model as a plugin of QEMU. It counts instructions always, and cycles between two marks.
+ *
+ * A mark is `movz xzr, #0xC5D0+n`, a no-operation on any ARMv8 core. Mark 15 switches the model on, mark 14 off; in
+ * between each block that runs is scheduled with the addresses of its loads and stores. At every mark one JSON object
+ * with all counters of that core goes to the file of the option `out`, at most MOST_LINES of them: the guest is not
+ * trusted. Options: out=FILE, and the parameters of the core, name=value.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core_model/core.h"
+#include "qemu_api.h"
+
+EXPORT int qemu_plugin_version = API_VERSION;
+
+enum { MOST_CORES = 64, MOST_ACCESSES = 8192, MOST_LINES = 1 << 16 };
+enum { MARK_OFF = 14, MARK_ON = 15 };
+#define IS_MARK(word) (((word) & 0xfffffe1fu) == (0xd2800000u | 0xc5d0u << 5 | 31))
+
+/* A translated block; all are in one list until QEMU throws its translations away. */
+struct translation { struct block block; struct translation *next; struct operation operations[]; };
+
+/* A core, and the block under way: it has run, and is scheduled when the next one begins and its branch is known. */
+struct running {
+    struct core *core;
+    const struct block *block;
+    size_t count;
+    struct access accesses[MOST_ACCESSES];
+};
+
+static qemu_plugin_id_t plugin;
+static qemu_plugin_u64 instructions;
+static struct parameters parameters;
+static struct running *cores[MOST_CORES];
+static struct translation *translations;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static FILE *out;
+static unsigned lines;
+static bool on;
+
+static void hooks(qemu_plugin_id_t id);
+
+static void forget_translations(void)
+{
+    for (int i = 0; i < MOST_CORES; i++) if (cores[i]) cores[i]->block = NULL;
+    while (translations) {
+        struct translation *next = translations->next;
+        free(translations);
+        translations = next;
+    }
+}
+
+static void finish_block(struct running *r, uint64_t next)
+{
+    if (!r->block) return;
+    run_block(r->core, r->block, r->accesses, r->count, next);
+    r->block = NULL;
+}
+
+static void begin_block(unsigned core, void *data)
+{
+    struct running *r = cores[core];
+    const struct block *block = data;
+    finish_block(r, block->start);
+    r->block = block;
+    r->count = 0;
+}
+
+static void note_access(unsigned core, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+{
+    struct running *r = cores[core];
+    if (!r->block || r->count == MOST_ACCESSES) return;
+    uint32_t bytes = qemu_plugin_mem_is_store(info) ? 1u << qemu_plugin_mem_size_shift(info) : 0;
+    r->accesses[r->count++] = (struct access){ address, (uint32_t)(uintptr_t)data, bytes };
+}
+
+static void write_line(unsigned core, unsigned mark)
+{
+    const struct counters *c = &cores[core]->core->counters;
+    if (lines == MOST_LINES) return;
+    lines++;
+    fprintf(out, "{\"mark\":%u,\"core\":%u,\"instructions\":%" PRIu64 ",\"detail_instructions\":%" PRIu64, mark, core,
+            qemu_plugin_u64_get(instructions, core), c->instructions);
+    fprintf(out, ",\"cycles\":%" PRIu64 ",\"dram_bytes\":%" PRIu64 ",\"loads\":%" PRIu64 ",\"stores\":%" PRIu64, c->cycles,
+            c->dram_bytes, c->loads, c->stores);
+    fprintf(out, ",\"l1_misses\":%" PRIu64 ",\"l2_misses\":%" PRIu64 ",\"tlb_misses\":%" PRIu64, c->l1_misses, c->l2_misses,
+            c->tlb_misses);
+    fprintf(out, ",\"instruction_misses\":%" PRIu64 ",\"prefetches\":%" PRIu64 ",\"branches\":%" PRIu64
+            ",\"mispredicted\":%" PRIu64 "}\n", c->instruction_misses, c->prefetches, c->branches, c->mispredicted);
+    fflush(out);
+}
+
+/* Translations with and without the model's callbacks differ: all are thrown away, and hooks are set anew. */
+static void restarted(qemu_plugin_id_t id)
+{
+    forget_translations();
+    hooks(id);
+}
+
+static void note_mark(unsigned core, void *data)
+{
+    unsigned mark = (unsigned)(uintptr_t)data;
+    pthread_mutex_lock(&lock);
+    struct running *r = cores[core];
+    if (r->block) finish_block(r, r->block->start + 4 * (uint64_t)r->block->instructions);
+    write_line(core, mark);
+    bool wanted = mark == MARK_ON || (on && mark != MARK_OFF), changes = wanted != on && lines < MOST_LINES;
+    if (changes) on = wanted;
+    pthread_mutex_unlock(&lock);
+    if (changes) qemu_plugin_reset(plugin, restarted);
+}
+
+static void translate_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    (void)id;
+    size_t count = qemu_plugin_tb_n_insns(tb);
+    struct translation *t = on ? malloc(sizeof *t + count * sizeof *t->operations) : NULL;
+    for (size_t i = 0; i < count; i++) {
+        struct qemu_plugin_insn *instruction = qemu_plugin_tb_get_insn(tb, i);
+        uint32_t word = 0;
+        qemu_plugin_insn_data(instruction, &word, sizeof word);
+        if (IS_MARK(word))
+            qemu_plugin_register_vcpu_insn_exec_cb(instruction, note_mark, CALLBACK_WITHOUT_REGISTERS,
+                                                   (void *)(uintptr_t)(word >> 5 & 15));
+        if (!t) continue;
+        decode(word, &t->operations[i]);
+        if (t->operations[i].flags & (IS_LOAD | IS_STORE))
+            qemu_plugin_register_vcpu_mem_cb(instruction, note_access, CALLBACK_WITHOUT_REGISTERS, READS_AND_WRITES,
+                                             (void *)(uintptr_t)i);
+    }
+    qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, INLINE_ADD, instructions, count);
+    if (!t) return;
+    t->block = (struct block){ qemu_plugin_tb_vaddr(tb), (uint32_t)count, t->operations };
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, begin_block, CALLBACK_WITHOUT_REGISTERS, &t->block);
+    pthread_mutex_lock(&lock);
+    t->next = translations;
+    translations = t;
+    pthread_mutex_unlock(&lock);
+}
+
+static void flushed(qemu_plugin_id_t id) { (void)id; forget_translations(); }
+
+static void begin_core(qemu_plugin_id_t id, unsigned core)
+{
+    (void)id;
+    if (core >= MOST_CORES) { fprintf(stderr, "core model: %d cores at most\n", MOST_CORES); exit(1); }
+    if (cores[core]) return;
+    cores[core] = calloc(1, sizeof *cores[core]);
+    if (cores[core]) cores[core]->core = core_new(&parameters);
+    if (cores[core] && cores[core]->core) return;
+    fprintf(stderr, "core model: no memory for core %u\n", core);
+    exit(1);
+}
+
+static void hooks(qemu_plugin_id_t id)
+{
+    qemu_plugin_register_vcpu_init_cb(id, begin_core);
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translate_block);
+    qemu_plugin_register_flush_cb(id, flushed);
+}
+
+/* ------------------------------------------------------------------------------------------------ options */
+#define PARAMETER(name) { #name, offsetof(struct parameters, name) }
+static const struct { const char *name; size_t offset; } OPTIONS[] = {
+    PARAMETER(clock_megahertz), PARAMETER(l1_data_kibibytes), PARAMETER(l1_instruction_kibibytes),
+    PARAMETER(l2_kibibytes), PARAMETER(l2_cycles), PARAMETER(dram_nanoseconds), PARAMETER(dram_megabytes_per_second),
+    PARAMETER(line_fills), PARAMETER(prefetch_streams), PARAMETER(prefetch_lines), PARAMETER(mispredict_cycles),
+};
+
+static bool take_option(const char *option)
+{
+    const char *value = strchr(option, '=');
+    if (!value) return false;
+    size_t length = (size_t)(value++ - option);
+    if (length == 3 && !strncmp(option, "out", 3)) {
+        if (out) fclose(out);
+        out = fopen(value, "w");
+        return out != NULL;
+    }
+    for (size_t i = 0; i < sizeof OPTIONS / sizeof *OPTIONS; i++) {
+        if (strlen(OPTIONS[i].name) != length || strncmp(option, OPTIONS[i].name, length)) continue;
+        char *end;
+        unsigned long number = strtoul(value, &end, 10);
+        if (*end || end == value || number > 1000000) return false;
+        *(unsigned *)((char *)&parameters + OPTIONS[i].offset) = (unsigned)number;
+        return true;
+    }
+    return false;
+}
+
+EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info *info, int argc, char **argv)
+{
+    (void)info;
+    plugin = id;
+    parameters = DEFAULT_PARAMETERS;
+    for (int i = 0; i < argc; i++) {
+        if (take_option(argv[i])) continue;
+        fprintf(stderr, "core model: option %s cannot be used\n", argv[i]);
+        return -1;
+    }
+    const char *wrong = out ? parameters_problem(&parameters) : "out=FILE is missing";
+    if (wrong) { fprintf(stderr, "core model: %s\n", wrong); return -1; }
+    instructions = (qemu_plugin_u64){ qemu_plugin_scoreboard_new(sizeof(uint64_t)), 0 };
+    hooks(id);
+    return 0;
+}

@@ -1,0 +1,103 @@
+"""The core model as a plugin for this machine's QEMU: built once with the machine's compiler, found by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from csd_emu.cycles.parameters import CoreParameters
+from csd_emu.util.qemu_tools import find_qemu
+from firmware_agent.common.atomic_files import make_folder
+from firmware_agent.common.errors import EnvironmentUnfit
+
+_FOLDER = Path(__file__).parent
+SOURCES = (_FOLDER / "plugin.c", *sorted((_FOLDER / "core_model").glob("*.c")))
+_HEADERS = (_FOLDER / "qemu_api.h", *sorted((_FOLDER / "core_model").glob("*.h")))
+# The plugin's interface differs from release to release; others are refused until they were tried.
+TRIED_QEMU = ("10.0",)
+_FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+_BUILD_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class CyclePlugin:
+    """A built plugin, and the core that it models.
+
+    Attributes:
+        library: the shared object; anybody may read it.
+        parameters: of the core.
+    """
+
+    library: Path
+    parameters: CoreParameters
+
+    @classmethod
+    def build(cls, folder: Path, parameters: CoreParameters) -> CyclePlugin:
+        """Return the plugin for this machine's QEMU; it is built if `folder` has none of these sources.
+
+        Raises:
+            EnvironmentUnfit: there is no compiler, it failed, or QEMU is of a release that was never tried.
+        """
+        _check_qemu(find_qemu().version)
+        return cls(build_library(folder), parameters)
+
+    def options(self, marks: Path) -> str:
+        """Return the value of QEMU's ``-plugin``; counters go to the file `marks`."""
+        places = f"file={_escaped(self.library)},out={_escaped(marks)}"
+        return f"{places},{self.parameters.options()}"
+
+
+def build_library(folder: Path) -> Path:
+    """Return the shared object of the core model, built from `SOURCES` if `folder` has it not yet.
+
+    Raises:
+        EnvironmentUnfit: there is no compiler, or it failed.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise EnvironmentUnfit(
+            "no C compiler was found, with which the core model is built; install gcc, or calibrate with --no-cycles"
+        )
+    library = folder / f"core-model-{_digest(compiler)}.so"
+    if library.is_file():
+        return library
+    make_folder(folder, 0o755)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build:
+        made = Path(build, library.name)
+        command = [compiler, *_FLAGS, "-shared", "-o", str(made), *map(str, SOURCES)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+        if done.returncode:
+            raise EnvironmentUnfit(
+                f"{compiler} could not build the core model; calibrate with --no-cycles: {done.stderr.strip()[-2000:]}"
+            )
+        made.chmod(0o644)
+        made.replace(library)
+    return library
+
+
+def _check_qemu(version: str) -> None:
+    found = re.search(r"version (\d+\.\d+)", version)
+    if found is None or found[1] not in TRIED_QEMU:
+        raise EnvironmentUnfit(
+            f"the core model was tried with QEMU {', '.join(TRIED_QEMU)} alone, and this is {version!r}; install that "
+            "release, or calibrate with --no-cycles"
+        )
+
+
+def _digest(compiler: str) -> str:
+    digest = hashlib.sha256(" ".join(_FLAGS).encode())
+    said = subprocess.run([compiler, "--version"], capture_output=True, timeout=_BUILD_SECONDS, check=False)
+    digest.update(said.stdout)
+    for path in SOURCES + _HEADERS:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace(",", ",,")
