@@ -46,6 +46,7 @@ SECONDS: dict[str, float] = {
 # What begins so is tested by files of these names. The longest beginning counts; a test's own file always does.
 OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "csd_emu/": ("test_native_run", "test_sync_run", "test_vm_run"),
+    "csd_emu/cycles/": ("test_vm_calibrate",),
     "csd_emu/profiles/calibration/": ("test_vm_calibrate",),
     "csd_emu/perfmodel/": ("test_native_run", "test_sync_run", "test_communication_run"),
     "csd_emu/perfmodel/overlap/": ("test_communication_run", "test_comm_bench", "test_comm_*"),

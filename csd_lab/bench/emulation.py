@@ -36,7 +36,7 @@ from firmware_agent.common.frames.measure_frames import Probed, ProbeRead, Probe
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed
 from firmware_agent.common.handover import OWN_SINK
 from firmware_agent.common.models import ModelSpec
-from host.app.calibration_report import machine_request, measure_table
+from host.app.calibration_measurement import machine_request, measure_table
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import StartTimes

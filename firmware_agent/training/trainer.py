@@ -30,6 +30,8 @@ from firmware_agent.training.sgd import LocalSgd
 log = logging.getLogger(__name__)
 # Most passes that are timed; their median counts.
 LAYER_PASSES = 8
+# Steps with cycle marks end after so many seconds, but with so many steps at least beside the first.
+_MARKED_SECONDS, _LEAST_MARKED_STEPS, _MARKED_ENCODINGS = 5.0, 2, 3
 # What a step does only to be watched is done so often; the mean counts.
 _WATCHED_REPETITIONS = 64
 
@@ -132,17 +134,21 @@ class Trainer:
         return frames
 
     def _run_marked_steps(self, optimiser: LocalSgd, task: Measure) -> None:
-        """Take steps with a cycle mark at the end of each phase, and encode the weights once."""
+        """Take steps with a cycle mark at the end of each phase, and encode the weights a few times."""
         marks = CycleMarks()
         self._stopwatch.on_lap = lambda phase: marks.execute(PhaseMark[phase.upper()])
         batches = self._endless_batches(task.batch_size)
         try:
             marks.execute(PhaseMark.START)
-            for _ in range(1 + task.cycle_steps):
+            start = self._stopwatch.now()
+            for number in range(1 + task.cycle_steps):
+                if number > _LEAST_MARKED_STEPS and self._stopwatch.now() - start >= _MARKED_SECONDS:
+                    break
                 images, labels = next(batches)
                 self._stopwatch.mark()
                 self._step(optimiser, images, labels)
-            self.encode(0)
+            for _ in range(_MARKED_ENCODINGS):
+                self.encode(0)
             marks.execute(PhaseMark.STOP)
         finally:
             self._stopwatch.on_lap = None

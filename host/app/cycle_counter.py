@@ -31,8 +31,7 @@ class CycleCounter:
         """
         marks = read_marks(self._path)
         new, self._read = marks[self._read :], len(marks)
-        steps, encode = split_steps(phases_between(new))
-        return RowCycles(self._core, steps, encode)
+        return RowCycles(self._core, *split_steps(phases_between(new)))
 
 
 def phases_between(marks: list[CycleMark]) -> list[tuple[str, PhaseCycles]]:

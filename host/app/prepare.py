@@ -165,7 +165,7 @@ def prepare_run(resolved: ResolvedRun) -> RunRequest:
         ConfigurationError: they do not.
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
-    store = CalibrationStore(Paths.default().calibration, core_model=config.core_model)
+    store = CalibrationStore(Paths.default().calibration).counting(config.core_model)
     inputs = _load_inputs(config, job, spec, store)
     dealt = deal_out(inputs.dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
     _check_in_place(config, job)

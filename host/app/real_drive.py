@@ -1,56 +1,24 @@
-"""Measuring on a real drive of an inventory: a table by its own clock, and how far emulation is from it."""
+"""Measuring on a real drive of an inventory: a table by its own clock."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import Engine, make_engine
 from csd_emu.engines.remote.inventory import resolve_members
-from csd_emu.perfmodel.profile_fit import (
-    FidelityRow,
-    ScaleFit,
-    SuggestedFigure,
-    compare,
-    fit_scales,
-    spread_of,
-    suggest,
-)
-from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, CalibrationTable
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationTable, spread_of
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import CalibrationError
-from host.app.calibration_report import measure_table, source_of
+from host.app.calibration_measurement import measure_table, source_of
 from host.config.calibration_request import CalibrationRequest
 from host.config.job_file import DataSection
 from host.fleet.lifecycle import ArrayRequest, StartedArray
 from host.fleet.temporary_array import run_on_engine
-
-
-class FidelityReport(msgspec.Struct, frozen=True):
-    """`csd-emu fidelity`: what a real drive took, beside what the emulation of its profile says.
-
-    `emulated_clock` and `drive_clock` name the clocks of the two; `fits` and `suggested` say which scales of the
-    profile would make them agree best.
-    """
-
-    drive: str
-    profile: str
-    emulated_clock: str
-    drive_clock: str
-    rows: list[FidelityRow]
-    fits: list[ScaleFit]
-    suggested: list[SuggestedFigure]
-    wall_seconds: float
-
 
 # Steps that scatter more than this (see `spread_of`) are no measurement: something else ran on the drive.
 MOST_SPREAD = 0.1
@@ -123,35 +91,3 @@ def check_spread(table: CalibrationTable, drive: str) -> None:
                 f"median {row.seconds.total:.4g} s, {MOST_SPREAD:.0%} is allowed; keep other work off the drive, or "
                 "measure more with --steps; nothing was kept"
             )
-
-
-def measure_fidelity(
-    requests: Sequence[CalibrationRequest], drive: RealDrive, paths: Paths, progress: Progress
-) -> FidelityReport:
-    """Measure models on a real drive and compare them with the counted tables that emulation rests on.
-
-    Raises:
-        CalibrationError: a model has no counted table, or steps scatter too much.
-        CsdError: as `RealDrive.measure`.
-    """
-    begin = time.monotonic()
-    store, profile = CalibrationStore(paths.calibration), get_profile(drive.profile)
-    emulated = [store.require(request.spec, request.input_shape) for request in requests]
-    measured = [drive.measure(request, paths, progress) for request in requests]
-    pairs = list(zip(emulated, measured, strict=True))
-    rows = [
-        row
-        for request, (counted, wall) in zip(requests, pairs, strict=True)
-        for row in compare(request.spec.name, counted, wall, profile)
-    ]
-    fits = fit_scales(pairs, profile)
-    return FidelityReport(
-        drive=drive.name,
-        profile=drive.profile,
-        emulated_clock=emulated[0].clock,
-        drive_clock=measured[0].clock,
-        rows=rows,
-        fits=fits,
-        suggested=suggest(fits, profile),
-        wall_seconds=time.monotonic() - begin,
-    )

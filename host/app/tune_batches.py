@@ -119,7 +119,7 @@ def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) ->
     profiles = {HOST_UNIT if d.name == HOST else d.profile for d in request.config.list_nodes()}
     if all(store.find(request.spec, request.shape, profile) is not None for profile in profiles):
         return
-    from host.app.calibration_report import calibrate  # needs libvirt
+    from host.app.calibration_measurement import calibrate  # needs libvirt
 
     store.save(calibrate(missing_request(request), paths, progress))
 

@@ -12,7 +12,7 @@ import typer
 from csd_emu.util.open_files import raise_open_files
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.cli.commands import arrays, runs, shipped
-from host.cli.commands.calibrate import calibrate, fidelity
+from host.cli.commands.calibrate import calibrate
 from host.cli.commands.deploy import deploy
 from host.cli.commands.images import image_app
 from host.cli.commands.plan import plan
@@ -33,7 +33,6 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enab
 COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
     calibrate,
-    fidelity,
     deploy,
     shipped.profiles,
     top,
@@ -48,7 +47,6 @@ COMMANDS = (
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(image_app, name="image")
-app.add_typer(shipped.power_app, name="power")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
 add_commands(app)

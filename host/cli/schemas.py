@@ -23,12 +23,11 @@ from host.app.gate.gate_baseline import GateBaseline
 from host.app.gate.gate_checks import GateReport
 from host.app.image_actions import ImageReport
 from host.app.inject_fault import InjectReport
-from host.app.real_drive import FidelityReport
 from host.app.tune_report import TuneReport
 from host.app.validation import ValidationReport
 from host.cli.lab_commands import OUTPUTS_GROUP, list_entries
 from host.cli.placement_report import PlanReport
-from host.cli.power_reports import PowerFitReport, ProfilesReport
+from host.cli.profiles_report import ProfilesReport
 from host.cli.shipped_examples import ExamplesReport
 from host.cli.top_report import TopReport
 from host.config.job_file import JobConfig
@@ -48,9 +47,7 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "image": ImageReport,
     "example": ExamplesReport,
     "profiles": ProfilesReport,
-    "power": PowerFitReport,
     "calibrate": CalibrationReport,
-    "fidelity": FidelityReport,
     "top": TopReport,
     "report": ReportOutput,
     "tune": TuneReport,

@@ -89,16 +89,16 @@ def layer_times(names: Sequence[str], step: PhaseSeconds, weights: Sequence[Sequ
 __all__ = ["DIGITS", "IMAGE", "REFERENCE_CORE", "layer_times", "make_table", "step", "tables", "with_layers"]
 
 
-def with_cycles(table: CalibrationTable, ratios: PhaseSeconds, core: str = "0" * 16) -> CalibrationTable:
+def with_cycles(table: CalibrationTable, ratios: Mapping[str, float], core: str = "0" * 16) -> CalibrationTable:
     """The table with cycles: so many per instruction in each phase, of rows whose steps are alike."""
 
     def counts(phase: str, seconds: float) -> PhaseCycles:
         instructions = round(seconds * 1e9)
-        return PhaseCycles(instructions, round(instructions * getattr(ratios, phase)), 64)
+        return PhaseCycles(instructions, round(instructions * ratios[phase]), 64)
 
     def cycles(row: CalibrationRow) -> RowCycles:
         whole = StepCycles(*(counts(phase, getattr(row.seconds, phase)) for phase in StepCycles.__struct_fields__))
-        return RowCycles(core, (whole, whole), counts("encode", 0.001))
+        return RowCycles(core, (whole, whole), (counts("encode", 0.001),))
 
     rows = tuple(msgspec.structs.replace(row, cycles=cycles(row)) for row in table.rows)
     return msgspec.structs.replace(table, rows=rows)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from csd_emu.profiles.calibration import load_table
+from tests.support.commands import ARRAY
 from tests.support.machines import DAEMON_OUTLIVES
-from tests.vm.conftest import VmWorkshop
+from tests.vm.conftest import NAME, VmWorkshop
 
 pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
@@ -72,3 +73,38 @@ def test_a_row_of_the_shipped_table_is_confirmed(workshop: VmWorkshop) -> None:
     assert len(report["verified"]) == 1
     assert report["confirmed"]
     workshop.assert_clean()
+
+
+def test_cycles_repeat_and_machines_and_processes_agree_on_them(workshop: VmWorkshop, tables: list[Path]) -> None:
+    name = workshop.write("net.py", f"# {uuid.uuid4()}\n{NET.replace('3))', '10))')}")
+    ratios = []
+    for _ in range(2):
+        batches = ["--input", "1x8x8", "--batches", "16,32", "--no-layers"]
+        done = workshop.run("calibrate", f"{name}:build", *batches, "--json", seconds=400)
+        assert done.code == 0, done.err
+        report = done.json("calibrate")
+        tables[:] = [Path(report["path"])]
+        ratios.append([row["cycles_per_instruction"] for row in report["rows"]])
+        assert all(row["cycles_spread"] < 0.05 for row in report["rows"])
+    for one, other in zip(*ratios, strict=True):
+        for phase, ratio in one.items():  # copying out so small a model is a tenth of a millisecond
+            assert ratio == pytest.approx(other[phase], rel=0.25 if phase == "encode" else 0.03)
+        assert all(0.5 < ratio < 10 for ratio in one.values())
+    seconds = {
+        (engine, core_model): device_seconds(workshop, str(name), engine, core_model)
+        for engine in ("qemu", "native")
+        for core_model in ("instructions", "cycles")
+    }
+    slower = seconds["native", "cycles"] / seconds["native", "instructions"]
+    assert slower > 1.2
+    assert seconds["qemu", "cycles"] / seconds["qemu", "instructions"] == pytest.approx(slower, rel=0.01)
+
+
+def device_seconds(workshop: VmWorkshop, net: str, engine: str, core_model: str) -> float:
+    """Return the device seconds of one round."""
+    array = ARRAY | {"name": NAME, "engine": engine, "core_model": core_model}
+    job = {"model": f"{net}:build", "data": {"source": "digits"}, "rounds": 1, "batch_size": 16, "seed": 3}
+    files = workshop.write("job.yaml", job), workshop.write("array.yaml", array)
+    done = workshop.run("run", files[0], "--array", files[1], "--runs", workshop.runs, "--json", seconds=400)
+    assert done.code == 0, done.err
+    return float(sum(done.json("run")["device_seconds"].values()))

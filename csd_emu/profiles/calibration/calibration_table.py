@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from csd_emu.profiles import Profile
-from csd_emu.profiles.calibration.cycle_counts import RowCycles, scaled, scaled_layers, sum_cycles
+from csd_emu.profiles.calibration.cycle_counts import RowCycles, scaled, scaled_layers
 from csd_emu.profiles.calibration.table_fit import has_kernels, predict
 from csd_emu.profiles.calibration.table_key import CYCLES_CORE, REFERENCE_CORE, CalibrationKey
 from firmware_agent.common.errors import CalibrationError
@@ -228,8 +228,8 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"{self.key.file_name}: {error}; measure with csd-emu calibrate {self.model} "
                 f"--input {self.key.shape_text}, or leave core_model: cycles out"
             ) from error
-        encoded = sum_cycles(row.cycles.encode for row in self.rows if row.cycles is not None)
-        factor = encoded.cycles / encoded.instructions if encoded.instructions else 1.0
+        encodes = [row.cycles.per_instruction()["encode"] for row in self.rows if row.cycles is not None]
+        factor = statistics.median(encodes)
         encode_seconds = tuple(seconds * factor for seconds in self.encode_seconds)
         return msgspec.structs.replace(self, core=CYCLES_CORE, rows=rows, encode_seconds=encode_seconds)
 

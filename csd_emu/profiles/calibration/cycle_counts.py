@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -22,6 +24,11 @@ class PhaseCycles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
         """Return the sums."""
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
         return PhaseCycles(*(mine + theirs for mine, theirs in pairs))
+
+    @property
+    def per_instruction(self) -> float:
+        """Cycles per instruction; 0 of none."""
+        return self.cycles / self.instructions if self.instructions else 0.0
 
 
 class StepCycles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,69 +50,67 @@ class RowCycles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         core: digest of the core's parameters (`csd_emu.cycles.parameters.CoreParameters`).
         steps: whole steps after a warm-up.
-        encode: of copying the weights out once.
+        encodes: of copying the weights out, each time.
     """
 
     core: str
     steps: tuple[StepCycles, ...]
-    encode: PhaseCycles
+    encodes: tuple[PhaseCycles, ...]
 
-    def per_instruction(self) -> PhaseSeconds:
-        """Return the cycles per instruction of each phase over all steps: ratios, in the fields of seconds."""
-        phases = {name: sum_cycles(getattr(step, name) for step in self.steps) for name in StepCycles.__struct_fields__}
-        return PhaseSeconds(**{name: _ratio(counts) for name, counts in phases.items()}, encode=_ratio(self.encode))
+    def per_instruction(self) -> dict[str, float]:
+        """Return the cycles per instruction of each phase: the median over the steps, for an interrupt costs some."""
+        phases = {
+            name: statistics.median(getattr(step, name).per_instruction for step in self.steps)
+            for name in StepCycles.__struct_fields__
+        }
+        return phases | {"encode": statistics.median(counts.per_instruction for counts in self.encodes)}
 
     @property
     def spread(self) -> float:
-        """The largest less the smallest cycles per instruction of a whole step, over their mean."""
-        ratios = [_ratio(step.total) for step in self.steps]
-        return (max(ratios) - min(ratios)) / (sum(ratios) / len(ratios))
+        """How far the cycles per instruction of whole steps scatter (see `spread_of`)."""
+        return spread_of([step.total.per_instruction for step in self.steps])
 
 
-def sum_cycles(counts: Iterable[PhaseCycles]) -> PhaseCycles:
-    """Return the sums of several counters."""
-    return sum(counts, PhaseCycles())
+def spread_of(values: Sequence[float]) -> float:
+    """Return how far measured values scatter: the distance of their quartiles over their median; 0 of one alone."""
+    if len(values) < 2:
+        return 0.0
+    low, middle, high = np.quantile(np.array(values), [0.25, 0.5, 0.75])
+    return float((high - low) / middle) if middle > 0 else float("inf")
 
 
-def _ratio(counts: PhaseCycles) -> float:
-    return counts.cycles / counts.instructions if counts.instructions else 0.0
-
-
-def scaled(seconds: PhaseSeconds, factors: PhaseSeconds) -> PhaseSeconds:
+def scaled(seconds: PhaseSeconds, factors: Mapping[str, float]) -> PhaseSeconds:
     """Return the seconds of each phase times its factor."""
-    return PhaseSeconds(
-        *(getattr(seconds, phase) * getattr(factors, phase) for phase in PhaseSeconds.__struct_fields__)
-    )
+    return PhaseSeconds(**{phase: getattr(seconds, phase) * factor for phase, factor in factors.items()})
 
 
-def scaled_layers(layers: LayerTimes, factors: PhaseSeconds) -> LayerTimes:
+def scaled_layers(layers: LayerTimes, factors: Mapping[str, float]) -> LayerTimes:
     """Return layers of which each takes as much longer as its whole phase does."""
-    return LayerTimes(
-        [
-            LayerTime(layer.name, layer.forward_seconds * factors.forward, layer.backward_seconds * factors.backward)
-            for layer in layers.layers
-        ],
-        scaled(layers.watched, factors),
-        layers.passes,
-    )
+    longer = [
+        LayerTime(one.name, one.forward_seconds * factors["forward"], one.backward_seconds * factors["backward"])
+        for one in layers.layers
+    ]
+    return LayerTimes(longer, scaled(layers.watched, factors), layers.passes)
 
 
-def split_steps(phases: Sequence[tuple[str, PhaseCycles]]) -> tuple[tuple[StepCycles, ...], PhaseCycles]:
-    """Return the counters of each step but the first, which warms the model's caches, and of the encoding.
+def split_steps(
+    phases: Sequence[tuple[str, PhaseCycles]],
+) -> tuple[tuple[StepCycles, ...], tuple[PhaseCycles, ...]]:
+    """Return the counters of each step but the first, which warms the model's caches, and of each encoding.
 
     Args:
-        phases: in order, each phase's name with its counters; a step ends with ``update``, the last is ``encode``.
+        phases: in order, each phase's name with its counters; a step ends with ``update``.
 
     Raises:
         CalibrationError: these are not the phases of two steps or more and an encoding.
     """
     steps, encode = list(_steps(phases)), [counts for name, counts in phases if name == "encode"]
-    if len(steps) < 2 or len(encode) != 1:
+    if len(steps) < 2 or not encode:
         raise CalibrationError(
             f"the machine's cycle marks tell of {len(steps)} whole steps and {len(encode)} encodings, where two steps "
-            "or more and one encoding were asked for; measure again"
+            "or more and an encoding were asked for; measure again"
         )
-    return tuple(steps[1:]), encode[0]
+    return tuple(steps[1:]), tuple(encode)
 
 
 def _steps(phases: Sequence[tuple[str, PhaseCycles]]) -> Iterator[StepCycles]:

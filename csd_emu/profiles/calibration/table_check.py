@@ -129,9 +129,10 @@ def _row_problems(row: CalibrationRow) -> Iterator[str]:
 def _cycle_problems(row: CalibrationRow) -> Iterator[str]:
     if row.cycles is None:
         return
-    if len(row.cycles.steps) < 1:
-        yield "its cycles are of no step"
-    for phase, ratio in msgspec.structs.asdict(row.cycles.per_instruction()).items():
+    if not row.cycles.steps or not row.cycles.encodes:
+        yield "its cycles are of no step, or of no encoding"
+        return
+    for phase, ratio in row.cycles.per_instruction().items():
         if not LEAST_CYCLES <= ratio <= MOST_CYCLES:
             yield f"{phase} takes {ratio:.3g} cycles per instruction; {LEAST_CYCLES} to {MOST_CYCLES} are possible"
 

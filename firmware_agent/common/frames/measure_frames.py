@@ -72,8 +72,8 @@ class Measure(Frame, frozen=True, omit_defaults=True):
         restore: put the weights back as they were afterwards; without, the memory of a second copy is saved.
         layers: also the seconds of each layer, if `steps` is given; asked only of a drive whose hello has
             `MEASURES_LAYERS` among its facts.
-        cycle_steps: then also so many steps, and one encoding, between cycle marks (`firmware_agent.cycle_marks`), for
-            a core model outside; one step more goes before them, so that the model's caches are warm.
+        cycle_steps: then also so many steps, fewer of long ones, and encodings, between cycle marks
+            (`firmware_agent.cycle_marks`), for a core model outside; one step more warms the model's caches first.
     """
 
     batch_size: Positive

@@ -1,4 +1,4 @@
-"""`csd-emu calibrate` and `csd-emu fidelity`."""
+"""`csd-emu calibrate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from host.app.calibration_report import CalibrationOutcome, CalibrationReport
-    from host.app.real_drive import FidelityReport, RealDrive
+    from host.app.real_drive import RealDrive
+
+
+_Cycles = Annotated[
+    bool, typer.Option("--cycles/--no-cycles", help="count the core's cycles too, for arrays of core_model: cycles")
+]
 
 
 def calibrate(
@@ -41,10 +46,7 @@ def calibrate(
     layers: Annotated[
         bool, typer.Option("--layers/--no-layers", help="measure each layer too, for csd-emu plan --placement")
     ] = True,
-    cycles: Annotated[
-        bool,
-        typer.Option("--cycles/--no-cycles", help="count cycles of whole steps too, for arrays of core_model: cycles"),
-    ] = True,
+    cycles: _Cycles = True,
     seed: Annotated[int, typer.Option(help="of weights, images and the rows to verify", min=0, max=2**31 - 1)] = 0,
     inventory: Annotated[
         Path | None, typer.Option(metavar="DRIVES.YAML", help="measure on a real drive: which there are")
@@ -54,7 +56,7 @@ def calibrate(
 ) -> None:
     """Measure what a training step of a model costs on a virtual drive, or a real one, and keep it as a table."""
     with INTERRUPTS.deferred():
-        from host.app.calibration_report import calibrate as calibrate_machine
+        from host.app.calibration_measurement import calibrate as calibrate_machine
         from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
@@ -100,8 +102,8 @@ def print_calibration(report: CalibrationReport) -> None:
         phases = row.reference_seconds
         seconds = (phases.forward, phases.backward, phases.update, phases.total, row.profile_seconds.total)
         cells = [f"{value:.4g}" for value in seconds]
-        memory = format_bytes(row.peak_memory_bytes)
-        table.add_row(str(row.batch_size), *cells, memory, _layers_cell(row), f"{row.wall_seconds:.0f}")
+        cells += [format_bytes(row.peak_memory_bytes), _layers_cell(row)]
+        table.add_row(str(row.batch_size), *cells, f"{row.wall_seconds:.0f}")
     console.print(table)
     console.print(
         (
@@ -115,12 +117,24 @@ def print_calibration(report: CalibrationReport) -> None:
         "longer a pass took that was watched for it, which is taken off",
         soft_wrap=True,
     )
+    _print_cycles(report)
     for again in report.verified:
         console.print(
             f"batch {again.batch_size} again: {again.measured_seconds:.6g} s, the table says "
             f"{again.table_seconds:.6g} s ({again.relative_difference:+.2%}, {report.tolerance:.0%} allowed)"
         )
     console.print(f"{report.wall_seconds:.0f} s of wall time; table: {report.path}", soft_wrap=True)
+
+
+def _print_cycles(report: CalibrationReport) -> None:
+    phases = ("forward", "backward", "update", "encode")
+    table = figures_table("cycles per instruction, by the core model", ("batch", *phases, "spread"), left=())
+    for row in report.rows:
+        if row.cycles_per_instruction is not None:
+            ratios = [f"{row.cycles_per_instruction[phase]:.3f}" for phase in phases]
+            table.add_row(str(row.batch_size), *ratios, f"{row.cycles_spread:.2%}")
+    if table.rows:
+        console.print(table)
 
 
 def _layers_cell(row: CalibrationOutcome) -> str:
@@ -131,56 +145,3 @@ def _layers_cell(row: CalibrationOutcome) -> str:
     watched = row.layers.watched.forward + row.layers.watched.backward
     longer = f" ({watched / whole - 1:+.1%})" if whole else ""
     return f"{len(row.layers.layers)}{longer}"
-
-
-def fidelity(
-    drive: Annotated[str, typer.Argument(help="a drive of the inventory; it must be installed and enrolled")],
-    inventory: Annotated[Path, typer.Option(metavar="DRIVES.YAML", help="which drives, and how to reach them")],
-    model: Annotated[
-        list[str] | None, typer.Option(help="a built-in name or my_net.py:build; can be repeated; else digits_cnn")
-    ] = None,
-    batches: Annotated[str, typer.Option(help="batch sizes to measure, two or more")] = "1,8,32",
-    shape: Annotated[
-        str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="steps per batch size", min=1, max=4096)] = None,
-    seed: Annotated[int, typer.Option(help="of weights and images", min=0, max=2**31 - 1)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
-) -> None:
-    """Measure models on a real drive, and say how far the emulation of its profile differs from it."""
-    with INTERRUPTS.deferred():
-        from host.app.real_drive import RealDrive, measure_fidelity
-        from host.config.calibration_request import read_request, read_spec
-
-        specs = map(read_spec, model or ["digits_cnn"])
-        requests = [read_request(spec, shape, batches, steps, None, seed) for spec in specs]
-        found = RealDrive.find(inventory, drive)
-    with StageProgress(quiet=as_json) as progress:
-        report = measure_fidelity(requests, found, Paths.default(), progress)
-    print_json(report) if as_json else print_fidelity(report)
-
-
-def print_fidelity(report: FidelityReport) -> None:
-    """Print how far drive and emulation differ, and what would make them agree."""
-    title = f"{report.drive} against an emulated {report.profile}, seconds per step"
-    clocks = f"emulated ({report.emulated_clock})", f"drive ({report.drive_clock})"
-    columns = ("model", "batch", *clocks, "drive / emulated", "spread", "steps")
-    table = figures_table(title, columns, left=("model",))
-    for row in report.rows:
-        mark = " *" if row.extrapolated else ""
-        table.add_row(
-            *(row.model, f"{row.batch_size}{mark}", f"{row.emulated_seconds:.4g}", f"{row.drive_seconds:.4g}"),
-            *(f"{row.ratio:.3f}", f"{row.spread:.1%}", str(row.steps)),
-        )
-    console.print(table)
-    if any(row.extrapolated for row in report.rows):
-        console.print("* the counted table has no such row: what it says was interpolated", soft_wrap=True)
-    for fit in report.fits:
-        console.print(
-            f"{fit.kind} phases: the profile's scale is {fit.profile_scale:.4g}, {fit.fitted_scale:.4g} would fit "
-            f"(worst error left: {fit.worst_error:.1%})",
-            soft_wrap=True,
-        )
-    for figure in report.suggested:
-        console.print(f"profile {figure.name}: {figure.now:.4g} now, {figure.fitted:.4g} fitted", soft_wrap=True)
-    console.print(f"{report.wall_seconds:.0f} s of wall time", soft_wrap=True)

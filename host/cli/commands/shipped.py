@@ -1,4 +1,4 @@
-"""`csd-emu profiles`, `power fit`, `example` and `schema`: what ships inside the package, and profiles of one's own."""
+"""`csd-emu profiles`, `example` and `schema`: what ships inside the package, and profiles of one's own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from host.cli.shipped_examples import ExamplesReport, NamedText
 from host.core.console import print_json
 from host.core.interrupts import INTERRUPTS
 
-power_app = typer.Typer(no_args_is_help=True, help="Power models of drives and hosts.")
-
 
 def profiles(
     name: Annotated[
@@ -25,27 +23,10 @@ def profiles(
 ) -> None:
     """Show the figures of profiles, each with its unit and its source."""
     with INTERRUPTS.deferred():
-        from host.cli.power_reports import print_profiles, report_profiles
+        from host.cli.profiles_report import print_profiles, report_profiles
 
     report = report_profiles(name, Paths.default())
     print_json(report) if as_json else print_profiles(report)
-
-
-@power_app.command("fit")
-def power_fit(
-    log: Annotated[Path, typer.Argument(metavar="LOG.CSV", help="seconds,utilisation,watts of a meter")],
-    profile: Annotated[
-        str, typer.Option(help="the profile whose other figures are kept", autocompletion=complete_profile)
-    ],
-    name: Annotated[str, typer.Option(help="of the new profile")],
-    as_json: Json = False,
-) -> None:
-    """Fit idle and active watts to a meter's log, and write them as a profile of your own."""
-    with INTERRUPTS.deferred():
-        from host.cli.power_reports import fit_log, print_power_fit
-
-    report = fit_log(log, profile, name, Paths.default())
-    print_json(report) if as_json else print_power_fit(report)
 
 
 def example(

@@ -15,14 +15,8 @@ from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, PhaseSeco
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Failed, Job
 from firmware_agent.common.models import ZOO, ModelSpec
-from host.app.calibration_report import (
-    MAX_STEPS,
-    MEASURE_SECONDS,
-    VerifiedRow,
-    machine_request,
-    make_report,
-    measure_table,
-)
+from host.app.calibration_measurement import MAX_STEPS, MEASURE_SECONDS, machine_request, measure_table
+from host.app.calibration_report import VerifiedRow, make_report
 from host.config.calibration_request import CalibrationRequest, make_request, read_request, read_spec
 from host.core.datasets import check_source, load_dataset
 from host.core.model_facts import ModelFacts, inspect_model

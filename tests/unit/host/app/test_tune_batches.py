@@ -12,7 +12,7 @@ from csd_emu.profiles.calibration.calibration_table import CalibrationRow
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
-from host.app import calibration_report as calibration
+from host.app import calibration_measurement as calibration
 from host.app.tune_batches import TuneRequest, calibrate_missing, missing_request, read_tune, tune
 from host.app.tune_report import TuneReport
 from host.cli.commands.tune import print_tune

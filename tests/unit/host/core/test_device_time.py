@@ -52,7 +52,9 @@ def test_modelled_seconds_are_the_sum_over_the_steps_whatever_was_measured(batch
 
 @given(st.dictionaries(st.sampled_from([4, 16]), st.integers(1, 50), min_size=1), st.floats(0.5, 9))
 def test_counted_seconds_in_cycles_are_those_that_the_table_models(batches: dict[int, int], ratio: float) -> None:
-    plain = with_cycles(make_table({4: 0.01, 16: 0.03}), PhaseSeconds(ratio, 2 * ratio, 1.5, 1.25))
+    plain = with_cycles(
+        make_table({4: 0.01, 16: 0.03}), {"forward": ratio, "backward": 2 * ratio, "update": 1.5, "encode": 1.25}
+    )
     slow = replace(NEWPORT, instructions_per_cycle=Sourced(0.5, "assumed: for a test"))
     counted = pass_seconds(TableModel(plain, get_profile("generic-a53")), batches)
     one = CycleModel(plain, plain.in_cycles(), slow)

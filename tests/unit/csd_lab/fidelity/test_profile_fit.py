@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.profile_fit import PARALLEL, SERIAL, compare, fit_scales, spread_of, suggest
 from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration import CalibrationTable
+from csd_emu.profiles.calibration import CalibrationTable, spread_of
 from csd_emu.profiles.profile import Profile, Sourced
+from csd_lab.fidelity.profile_fit import PARALLEL, SERIAL, compare, fit_scales, suggest
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.app.real_drive import MOST_SPREAD, check_spread

@@ -1,4 +1,4 @@
-"""`csd-emu profiles` and `csd-emu power fit`: what they print, as JSON and for people."""
+"""`csd-emu power fit`: a profile with the watts of a meter log, as JSON and for people."""
 
 from __future__ import annotations
 
@@ -7,30 +7,14 @@ from pathlib import Path
 import msgspec
 import yaml
 from rich.markup import escape
-from rich.table import Table
 
-from csd_emu.perfmodel.meter_log import fit_power, fitted_profile, read_log
-from csd_emu.profiles import PROFILES, get_profile, user_profiles
-from csd_emu.profiles.profile import FigureEntry
+from csd_emu.profiles import get_profile
 from csd_emu.profiles.profile_files import check_name
 from csd_emu.util.paths import Paths
+from csd_lab.power.meter_log import fit_power, fitted_profile, read_log
 from firmware_agent.common.errors import ConfigurationError
 from host.core.console import console
 from host.core.owned_files import write_whole
-
-
-class ProfileEntry(msgspec.Struct, frozen=True):
-    """One profile; `kind` is ``drive`` or ``host``."""
-
-    name: str
-    kind: str
-    figures: list[FigureEntry]
-
-
-class ProfilesReport(msgspec.Struct, frozen=True):
-    """`csd-emu profiles`: the built-in profiles and the user's own, or the one that was asked for."""
-
-    profiles: list[ProfileEntry]
 
 
 class PowerFitReport(msgspec.Struct, frozen=True):
@@ -50,19 +34,6 @@ class PowerFitReport(msgspec.Struct, frozen=True):
     active_watts: float
     active_standard_error_watts: float
     residual_watts: float
-
-
-def report_profiles(name: str | None, paths: Paths) -> ProfilesReport:
-    """Return every figure of the profile called `name`, or of all: the built-in ones and the user's.
-
-    Raises:
-        ConfigurationError: there is no such profile, or a user's file is wrong.
-    """
-    if name is not None:
-        profiles = [get_profile(name, paths.profiles)]
-    else:
-        profiles = [*PROFILES.values(), *user_profiles(paths.profiles).values()]
-    return ProfilesReport([ProfileEntry(profile.name, profile.kind, profile.entries()) for profile in profiles])
 
 
 def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
@@ -94,21 +65,6 @@ def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
         active_standard_error_watts=fit.active_standard_error_watts,
         residual_watts=fit.residual_watts,
     )
-
-
-def print_profiles(report: ProfilesReport) -> None:
-    """Print every figure with its unit and source; assumed ones stand out."""
-    for profile in report.profiles:
-        table = Table("figure", "value", "unit", "source", title=f"{profile.name} ({profile.kind})")
-        table.columns[1].justify = "right"
-        for figure in profile.figures:
-            source = escape(figure.source)
-            table.add_row(
-                figure.figure, f"{figure.value:.6g}", figure.unit, f"[yellow]{source}[/]" if figure.assumed else source
-            )
-        console.print(table)
-        assumed = sum(figure.assumed for figure in profile.figures)
-        console.print(f"{profile.name}: {assumed} of {len(profile.figures)} figures are assumed\n")
 
 
 def print_power_fit(report: PowerFitReport) -> None:

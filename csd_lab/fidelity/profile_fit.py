@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from csd_emu.profiles.calibration.calibration_table import CalibrationTable
+from csd_emu.profiles.calibration.cycle_counts import spread_of
 from csd_emu.profiles.profile import PARALLEL_PHASES, REFERENCE_HERTZ, Profile
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-
-if TYPE_CHECKING:  # it brings torch, and whoever only prints a report has no need of it
-    from csd_emu.profiles.calibration.calibration_table import CalibrationTable
 
 # Phases that a profile scales alike: kernels over all cores, and what one core does alone.
 PARALLEL, SERIAL = "parallel", "serial"
@@ -66,14 +64,6 @@ class SuggestedFigure(msgspec.Struct, frozen=True):
     name: str
     now: float
     fitted: float
-
-
-def spread_of(seconds: Sequence[float]) -> float:
-    """Return how far measured seconds scatter: the distance of their quartiles over their median; 0 of one alone."""
-    if len(seconds) < 2:
-        return 0.0
-    low, middle, high = np.quantile(np.array(seconds), [0.25, 0.5, 0.75])
-    return float((high - low) / middle) if middle > 0 else float("inf")
 
 
 def compare(model: str, emulated: CalibrationTable, drive: CalibrationTable, profile: Profile) -> list[FidelityRow]:

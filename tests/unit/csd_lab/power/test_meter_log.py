@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from csd_emu.perfmodel.meter_log import LEAST_ROWS, Sample, fit_power, fitted_profile, read_log
 from csd_emu.profiles import PROFILES, get_profile
 from csd_emu.profiles.profile_files import read_profile
 from csd_emu.util.paths import HOME_VARIABLE, Paths
+from csd_lab.power.meter_log import LEAST_ROWS, Sample, fit_power, fitted_profile, read_log
+from csd_lab.power.power_fit import fit_log
 from firmware_agent.common.errors import ConfigurationError
 from host.cli.main import app
-from host.cli.power_reports import fit_log, report_profiles
+from host.cli.profiles_report import report_profiles
 from tests.support.outputs import checked
 
 HEADER = "seconds,utilisation,watts"

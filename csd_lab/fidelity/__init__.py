@@ -1,0 +1,1 @@
+"""Distance between emulation and real drives."""

@@ -1,0 +1,1 @@
+"""Power models fitted to what meters recorded."""
