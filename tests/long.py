@@ -79,6 +79,8 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/training/screening.py": ("test_bench_hostile",),
     "host/app/pytest_plugin/": ("test_pytest_plugin", "test_vm_pytest_plugin"),
     "csd_lab/cli/": ("test_simulate", "test_completion"),
+    "csd_lab/fidelity/": ("test_remote_*",),
+    "csd_lab/power/": ("test_documentation",),
     "csd_lab/generate/": ("test_documentation", "test_prometheus_*"),
     "host/monitoring/report/": ("test_report*",),
     "csd_lab/reproduce/": ("test_documentation",),

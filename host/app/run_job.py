@@ -301,6 +301,7 @@ def finish_run(
         seed=job.seed,
         chosen=None if plan is None else plan.chosen.name,
         mode=job.mode,
+        core_model=request.config.core_model,
         failures=list(failures),
         refusals=directory.read_refusals(),
     )

@@ -25,6 +25,7 @@ from host.core.failures import Failures
 from host.core.records import EventKind, OnEvent
 from host.core.states.peer_servers import PeerServers
 from host.core.states.training_state import TrainingState
+from host.core.summary import name_clock
 from host.fleet.control_socket import ControlServer
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
@@ -164,7 +165,9 @@ class TrainingRun:
     async def _run_rounds(self, training: Training, quiet: bool) -> None:
         """Train to the end, and show and write down each round."""
         recorder, meter = self._recorder, MachineMeter(RaplMeter.open())
-        with RoundTable(self.clock, quiet, self._request.job.mode) as table:
+        with RoundTable(
+            name_clock(self.clock, self._request.config.core_model), quiet, self._request.job.mode
+        ) as table:
             recorder.listeners.append(table)
             # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
             while not training.done and not (self._over() and recorder.last_round):

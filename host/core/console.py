@@ -145,7 +145,7 @@ def _print_work(summary: Summary) -> None:
     """Print what the rounds of a run came to."""
     devices = sum(summary.device_seconds.values())
     console.print(
-        f"{summary.samples} records in {devices:.2f} device seconds ({summary.clock}) "
+        f"{summary.samples} records in {devices:.2f} device seconds ({summary.clock_text}) "
         f"over {len(summary.device_seconds)} {'devices' if summary.mode == SYNC else 'drives'}: "
         f"{summary.records_per_device_second:.1f} records per device second",
         soft_wrap=True,
@@ -157,13 +157,13 @@ def _print_work(summary: Summary) -> None:
         if summary.servers is not None:
             _print_servers(summary)
     console.print(
-        f"the array took {summary.array_seconds:.2f} s ({summary.clock}, with flash and link) and "
+        f"the array took {summary.array_seconds:.2f} s ({summary.clock_text}, with flash and link) and "
         f"{summary.energy_joules:.0f} J by the power model, host included; "
         f"{format_bytes(summary.host_link_bytes)} crossed the link",
         soft_wrap=True,
     )
     console.print(
-        f"that is {summary.records_per_array_second:.1f} records per array second ({summary.clock}); per record "
+        f"that is {summary.records_per_array_second:.1f} records per array second ({summary.clock_text}); per record "
         f"{summary.joules_per_record:.4g} J and {format_bytes(summary.host_link_bytes_per_record)} over the link",
         soft_wrap=True,
     )
@@ -175,7 +175,7 @@ def _print_servers(summary: Summary) -> None:
     rate = records / summary.array_seconds if summary.array_seconds else 0.0
     console.print(
         f"one of {len(summary.servers or ())} servers ({', '.join(summary.servers or ())}): together {records} "
-        f"records, {rate:.1f} per second ({summary.clock})",
+        f"records, {rate:.1f} per second ({summary.clock_text})",
         soft_wrap=True,
     )
 

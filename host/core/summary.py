@@ -12,12 +12,14 @@ from host.core.failures import Failure
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
 
+INSTRUCTIONS = "instructions"
 FEDERATED, SYNC = "federated", "sync"
 
 
 class Summary(Renamed, frozen=True):
     """How a run ended. `array_seconds` is the array's composed time, `energy_joules` the whole array's energy.
 
+    `core_model` says what a nanosecond of counted or modelled seconds stands for: one of `instructions` or of `cycles`.
     `steps` are those of the array in a synchronous run, of all drives together in a federated one. `retunes` are the
     times that batch sizes were changed, `chosen` the devices that a planner chose to train (``2 newport + host``), null
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
@@ -46,6 +48,7 @@ class Summary(Renamed, frozen=True):
     run_directory: str
     seed: int
     mode: str = FEDERATED
+    core_model: str = INSTRUCTIONS
     steps: int = 0
     retunes: int = 0
     records_per_array_second: float = 0.0
@@ -60,6 +63,16 @@ class Summary(Renamed, frozen=True):
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
     host_link_bytes_per_image: Annotated[float, old_name_of("host_link_bytes_per_record")] = 0.0
+
+    @property
+    def clock_text(self) -> str:
+        """The clock for people, with the core model where it is not that of instructions."""
+        return name_clock(self.clock, self.core_model)
+
+
+def name_clock(clock: str, core_model: str) -> str:
+    """Return a clock for people, with the core model where it is not that of instructions."""
+    return clock if core_model == INSTRUCTIONS or clock == "wall" else f"{clock}, {core_model}"
 
 
 def decode_summary(content: bytes) -> Summary:

@@ -62,7 +62,7 @@ def test_the_metadata_is_complete(built: Path) -> None:
     info = f"csd_emu-{PROJECT['version']}.dist-info"
     assert files[f"{info}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     metadata = message_from_bytes(files[f"{info}/METADATA"])
-    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-Expression"] == "Apache-2.0 AND GPL-2.0-or-later"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert str(metadata.get_payload()).startswith("# csd-emu")
     assert metadata["Keywords"]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* One core: blocks run through the pipeline with their fetches, accesses and branches. */
 #include <stdlib.h>
 #include <string.h>

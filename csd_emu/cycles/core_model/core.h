@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * A cycle model of an ARM Cortex-A53: operations, parameters and the state of one core.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* A64 words of the integer and branch groups, and the choice of the group (ARM's architecture manual, chapter C4). */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* What the decoders of the instruction groups share. */
 #ifndef CSD_DECODE_H
 #define CSD_DECODE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* A64 words that load and store. L1 is read 64 bits per cycle and written 128; a load of 128 bits issues alone. */
 #include "decode.h"
 

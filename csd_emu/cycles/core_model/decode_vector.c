@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* A64 words of the floating-point and vector groups. Two slots of 64 bits per cycle; a 128-bit operation takes both. */
 #include "decode.h"
 

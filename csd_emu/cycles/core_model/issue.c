@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* In-order issue, two operations per cycle. */
 #include "core.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* TLBs, caches, line fills, prefetcher, store buffer and DRAM of one core. Addresses are virtual. */
 #include <stdlib.h>
 #include <string.h>

@@ -57,6 +57,7 @@ _TRACES = {
 }
 _CLOCKS = {
     "counted": "counted from the instructions that the emulated drive executed, times the scales of its profile",
+    "cycles": "a nanosecond of these seconds is a cycle of the modelled Cortex-A53, not an instruction",
     "modelled": "looked up in a calibration table: simulated, not measured in this run",
     "wall": "a stopwatch of the machine on which the agent ran; of an emulated drive it says nothing of a real one",
 }
@@ -102,8 +103,8 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             status=describe_status(run),
             clocks={
                 clock: _CLOCKS.get(clock, "of a kind that this version does not know")
-                for clock in totals.clock.split("+")
-                if clock
+                for clock in [*totals.clock.split("+"), str(run.array.get("core_model", ""))]
+                if clock and clock != "instructions"
             },
             charts=_charts(run, totals),
             traces=_traces(run, folder or run.path),
