@@ -80,6 +80,7 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/app/pytest_plugin/": ("test_pytest_plugin", "test_vm_pytest_plugin"),
     "csd_lab/cli/": ("test_simulate", "test_completion"),
     "csd_lab/fidelity/": ("test_remote_*",),
+    "csd_lab/tune/": ("test_documentation",),
     "csd_lab/power/": ("test_documentation",),
     "csd_lab/generate/": ("test_documentation", "test_prometheus_*"),
     "host/monitoring/report/": ("test_report*",),

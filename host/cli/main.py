@@ -19,7 +19,6 @@ from host.cli.commands.plan import plan
 from host.cli.commands.report import report, top
 from host.cli.commands.runs import ci_app, store
 from host.cli.commands.stack import stack_app
-from host.cli.commands.tune import tune
 from host.cli.lab_commands import CommandGroup, add_commands
 from host.core.console import LOG_VARIABLE, errors, log_as_json, log_to_terminal, print_user_traceback
 from host.core.interrupts import INTERRUPTS
@@ -37,7 +36,6 @@ COMMANDS = (
     shipped.profiles,
     top,
     report,
-    tune,
     plan,
     arrays.inject,
     store,

@@ -23,7 +23,6 @@ from host.app.gate.gate_baseline import GateBaseline
 from host.app.gate.gate_checks import GateReport
 from host.app.image_actions import ImageReport
 from host.app.inject_fault import InjectReport
-from host.app.tune_report import TuneReport
 from host.app.validation import ValidationReport
 from host.cli.lab_commands import OUTPUTS_GROUP, list_entries
 from host.cli.placement_report import PlanReport
@@ -50,7 +49,6 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "calibrate": CalibrationReport,
     "top": TopReport,
     "report": ReportOutput,
-    "tune": TuneReport,
     "plan": PlanReport,
     "ci": GateReport,
     "deploy": DeployReport,

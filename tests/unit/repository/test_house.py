@@ -18,8 +18,8 @@ MOST = {
     "folders_over_20_modules": 0,
     "functions_over_50_lines": 1,
     "functions_over_7_parameters": 6,
-    "classes_over_12_attributes": 2,
-    "statements_outside_csd_lab": 34_373,
+    "classes_over_12_attributes": 1,
+    "statements_outside_csd_lab": 34_332,
     # `errors` is an old import path too.
     "base_names_of_two_or_more_modules": 1,
 }

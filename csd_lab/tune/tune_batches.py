@@ -14,8 +14,8 @@ from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
+from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
-from host.app.tune_report import TunedDevice, TuneReport
 from host.config.array_files import read_array
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.config.job_file import load_job

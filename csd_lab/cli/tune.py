@@ -8,12 +8,17 @@ from typing import Annotated, Literal
 import typer
 
 from csd_emu.util.paths import Paths
+from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.units import format_bytes
-from host.app.tune_report import TunedDevice, TuneReport
 from host.cli.common_options import ArrayOption, JobFile, Json
 from host.core.console import StageProgress, console, figures_table, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 from host.core.plain_text import counted
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command()(tune)
 
 
 def tune(
@@ -30,8 +35,8 @@ def tune(
     """Choose batch sizes with which all devices finish a step together, and shards for equal steps per epoch."""
     with INTERRUPTS.deferred():
         from csd_emu.profiles.calibration import CalibrationStore
-        from host.app.tune_batches import calibrate_missing, read_tune
-        from host.app.tune_batches import tune as make_report
+        from csd_lab.tune.tune_batches import calibrate_missing, read_tune
+        from csd_lab.tune.tune_batches import tune as make_report
 
         request = read_tune(job, array)
     paths = Paths.default()

@@ -11,11 +11,11 @@ from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.calibration.calibration_table import CalibrationRow
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
+from csd_lab.cli.tune import print_tune
+from csd_lab.tune.tune_batches import TuneRequest, calibrate_missing, missing_request, read_tune, tune
+from csd_lab.tune.tune_report import TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from host.app import calibration_measurement as calibration
-from host.app.tune_batches import TuneRequest, calibrate_missing, missing_request, read_tune, tune
-from host.app.tune_report import TuneReport
-from host.cli.commands.tune import print_tune
 from host.cli.schemas import find_output
 from host.config.calibration_request import CalibrationRequest
 from host.core.console import console

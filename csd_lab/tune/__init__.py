@@ -1,0 +1,1 @@
+"""Batch sizes and shards of a job, worked out from calibration tables: no drive is started."""
