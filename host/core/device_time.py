@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,13 +13,18 @@ import msgspec
 from csd_emu.config.array_file import NATIVE, QEMU, REMOTE, ArrayConfig
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
+from csd_emu.profiles.calibration.cycle_counts import scaled
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.models import ModelSpec
 
+log = logging.getLogger(__name__)
 COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
+# Cycles per instruction, assumed: about the middle of training steps of seven small models under the core model, whose
+# phases took 1.4 to 3.6 (docs/cycles.md).
+ASSUMED_CYCLES = {"forward": 1.9, "backward": 2.0, "update": 3.0, "encode": 2.0}
 # Which drive the ratio of a host's profile counts in.
 RATIO_DRIVE = "newport"
 # A competing task's weight is given against this one of the trainer.
@@ -37,6 +43,13 @@ class StepModel(Protocol):
 
     def covers(self, batch_size: int) -> bool:
         """Return whether steps of this size were measured, or ones that run the same kernels."""
+
+
+class CountedCycles(Protocol):
+    """What the counted seconds of one device, a nanosecond per instruction, are in cycles."""
+
+    def device_seconds(self, counted: PhaseSeconds, batches: Mapping[int, int], /) -> PhaseSeconds:
+        """Return the device's seconds for `counted` ones of a pass of these batches (batch size -> steps)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,18 @@ class CycleModel:
         return PhaseSeconds(**{name: getattr(seconds, name) * ratio for name, ratio in ratios.items()})
 
 
+@dataclass(frozen=True)
+class AssumedCycles:
+    """Seconds of a drive for counted ones of a model that was never calibrated: `ASSUMED_CYCLES` per instruction."""
+
+    profile: Profile
+
+    def device_seconds(self, counted: PhaseSeconds, _: Mapping[int, int]) -> PhaseSeconds:
+        """Return the drive's seconds for `counted` ones of a pass."""
+        seconds = scaled(self.profile.device_seconds(counted), ASSUMED_CYCLES)
+        return scaled(seconds, dict.fromkeys(ASSUMED_CYCLES, self.profile.instructions_per_cycle.value))
+
+
 def _ratio(after: float, before: float) -> float:
     return after / before if before else 1.0
 
@@ -117,7 +142,7 @@ class DeviceTime:
         self,
         profiles: Mapping[str, Profile],
         models: Mapping[str, StepModel],
-        cycles: Mapping[str, CycleModel] = MappingProxyType({}),
+        cycles: Mapping[str, CountedCycles] = MappingProxyType({}),
     ) -> None:
         """Take the profile of each device, and the models of those that are to be modelled.
 
@@ -206,16 +231,27 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
     return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
 
 
-def find_cycles(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, CycleModel]:
+def find_cycles(
+    config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore
+) -> Mapping[str, CountedCycles]:
     """Return what turns counted seconds into those of cycles, for the virtual machines of an array that asks for it.
 
+    Of a model without a table cycles are assumed, with a warning.
+
     Raises:
-        CalibrationError: there is no table of the model, or it has no cycles.
+        CalibrationError: the model has a table without cycles.
     """
     machines = [device for device in config.list_devices() if device.engine == QEMU]
     if config.core_model != "cycles" or not machines:
         return {}
-    plain, cycles = (store.counting(core_model).require(spec, shape) for core_model in ("instructions", "cycles"))
+    plain, cycles = (store.counting(core_model).find(spec, shape) for core_model in ("instructions", "cycles"))
+    if plain is None or cycles is None:
+        log.warning(
+            "model %r was never calibrated: %s cycles per instruction are assumed, models have 1.4 to 3.6; measure "
+            "them with csd-emu calibrate",
+            *(spec.name, ", ".join(f"{phase} {ratio}" for phase, ratio in ASSUMED_CYCLES.items())),
+        )
+        return {device.name: AssumedCycles(get_profile(device.profile)) for device in machines}
     return {device.name: CycleModel(plain, cycles, get_profile(device.profile)) for device in machines}
 
 

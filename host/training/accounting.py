@@ -32,7 +32,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.send_queue import TransferSettings
-from host.core.device_time import WALL, CycleModel, DeviceTime, StepModel, batch_counts, micro_batch_counts
+from host.core.device_time import WALL, CountedCycles, DeviceTime, StepModel, batch_counts, micro_batch_counts
 from host.core.records import DeviceRound
 
 
@@ -353,7 +353,7 @@ def make_accountant(
     config: ArrayConfig,
     models: Mapping[str, StepModel] | None = None,
     overlap: OverlapComposer | None = None,
-    cycles: Mapping[str, CycleModel] | None = None,
+    cycles: Mapping[str, CountedCycles] | None = None,
 ) -> Accountant:
     """Return what composes the time and energy of a run.
 

@@ -10,7 +10,7 @@ from csd_emu.util.record_shape import Shape
 from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
 from host.core.datasets import Dataset
-from host.core.device_time import CycleModel, StepModel
+from host.core.device_time import CountedCycles, StepModel
 from host.core.evaluation import Evaluator
 
 
@@ -52,4 +52,4 @@ class JobInputs(JobData):
 
     evaluator: Evaluator
     models: Mapping[str, StepModel]
-    cycles: Mapping[str, CycleModel] = field(default_factory=dict, kw_only=True)
+    cycles: Mapping[str, CountedCycles] = field(default_factory=dict, kw_only=True)

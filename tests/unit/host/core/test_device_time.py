@@ -1,13 +1,17 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.profiles.profile import Sourced
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.device_time import CycleModel, DeviceTime, TableModel, batch_counts, pass_seconds
+from firmware_agent.common.models import ModelSpec
+from host.core.device_time import CycleModel, DeviceTime, TableModel, batch_counts, find_cycles, pass_seconds
 from tests.support.calibration import make_table, with_cycles
 
 MEASURED = PhaseSeconds(forward=1.0, backward=2.0, update=0.5, encode=0.25)
@@ -65,6 +69,20 @@ def test_counted_seconds_in_cycles_are_those_that_the_table_models(batches: dict
         assert getattr(seconds, phase) == pytest.approx(getattr(modelled, phase), rel=1e-6)
     # Cycles are what they are, however many instructions a cycle was assumed to take.
     assert modelled == pass_seconds(TableModel(plain.in_cycles(), NEWPORT), batches)
+
+
+def test_cycles_of_a_model_that_was_never_calibrated_are_assumed_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = {"profile": "newport", "count": 2}
+    config = ArrayConfig.model_validate({"name": "lab", "core_model": "cycles", "devices": [group]})
+    store = CalibrationStore(tmp_path, tmp_path).counting("cycles")
+    found = find_cycles(config, ModelSpec("digits_cnn"), (1, 8, 8), store)
+    assert "'digits_cnn' was never calibrated: forward 1.9" in caplog.text
+    seconds = DeviceTime(dict.fromkeys(found, NEWPORT), {}, found).seconds("csd-00", "counted", MEASURED, {8: 1})
+    assert seconds.update == pytest.approx(3.0 * NEWPORT.device_seconds(MEASURED).update)
+    plain = config.model_copy(update={"core_model": "instructions"})
+    assert find_cycles(plain, ModelSpec("digits_cnn"), (1, 8, 8), store) == {}
 
 
 @given(st.integers(1, 10_000))
