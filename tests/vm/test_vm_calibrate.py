@@ -1,5 +1,6 @@
 """csd-emu calibrate on a real virtual machine, as a user's own process."""
 
+import statistics
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,9 @@ def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net:
         assert all(step.forward > 0 and step.backward > 0 and step.update > 0 for step in row.steps)
         assert row.peak_memory_bytes > 100e6
         assert row.layers is not None
+        assert row.cycles is not None  # as many instructions as the guest's clock counts nanoseconds
+        seen = statistics.median(step.total.instructions for step in row.cycles.steps)
+        assert seen == pytest.approx(row.seconds.total * 1e9, rel=0.1)
         front, back = row.layers.layers
         assert (front.name, back.name) == ("1", "3")
         assert 0 < back.forward_seconds < row.seconds.forward

@@ -41,7 +41,8 @@ def layers_at(points: Sequence[tuple[int, Sequence[float]]], batch_size: int, wh
     return [whole_seconds * weight / total for weight in weights]
 
 
-FORMAT = 1
+# Since 2 rows may have cycles.
+FORMAT, OLDEST_FORMAT = 2, 1
 PHASES = PhaseSeconds.__struct_fields__
 
 
@@ -99,7 +100,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one model costs on one core at one input size.
 
     Attributes:
-        format: of the file, `FORMAT`.
+        format: of the file, `OLDEST_FORMAT` to `FORMAT`.
         model, arguments, source_sha256, input_shape, core: see `CalibrationKey`.
         classes: of the logits.
         parameters: trainable values.

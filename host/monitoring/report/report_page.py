@@ -57,7 +57,7 @@ _TRACES = {
 }
 _CLOCKS = {
     "counted": "counted from the instructions that the emulated drive executed, times the scales of its profile",
-    "cycles": "a nanosecond of these seconds is a cycle of the modelled Cortex-A53, not an instruction",
+    "cycles": "in cycles of a modelled Cortex-A53, a nanosecond each at 1 GHz, not in instructions",
     "modelled": "looked up in a calibration table: simulated, not measured in this run",
     "wall": "a stopwatch of the machine on which the agent ran; of an emulated drive it says nothing of a real one",
 }

@@ -1,0 +1,83 @@
+"""Cycles of the core model: how well they repeat, what counting them costs, and how a table in cycles foretells."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from csd_emu.profiles.calibration import CalibrationTable
+from csd_emu.util.progress import Silent
+from csd_lab.bench.bench_report import BenchReport
+from csd_lab.bench.harness import Bench, cpu_hogs
+from firmware_agent.common.errors import EnvironmentUnfit
+from firmware_agent.common.models import ModelSpec
+from host.app.calibration_measurement import calibrate
+from host.config.calibration_request import CalibrationRequest, make_request
+
+# Boots of a machine by hogs beside it, as a multiple of the machine's cores.
+BOOTS = {0: 3, 2: 2}
+# The largest is the one that the table does not get to see.
+BATCHES = (4, 8, 16, 32)
+
+
+def bench_fidelity(bench: Bench) -> BenchReport:
+    """Repeatability and cost of the cycles that the core model counts, and the error of a table in cycles.
+
+    Calibrate digits_cnn with cycles on five fresh VMs, two of them beside hogs on the host, and on one without cycles.
+
+    Figures: `repeat`, the largest spread over the boots of a step's cycles per instruction, (max - min) / mean, over
+    the batch sizes; `calibrate_over_today`, wall seconds of calibrating with cycles over without, nothing beside it;
+    `left_out_error`, |foretold / measured - 1| of the largest batch, in cycles, by a table without its row.
+    """
+    request = make_request(ModelSpec("digits_cnn"), (1, 8, 8), BATCHES, seed=bench.seed)
+    bench.progress.stage("calibrate without cycles")
+    _, plain_seconds = _calibrate(request, bench)
+    tables: list[CalibrationTable] = []
+    seconds: list[float] = []
+    for hogs, boots in BOOTS.items():
+        for number in range(boots):
+            bench.progress.stage(f"calibrate with cycles, {hogs} hogs per core, {number + 1} of {boots}")
+            with cpu_hogs(hogs * (os.cpu_count() or 1)):
+                table, wall_seconds = _calibrate(dataclasses.replace(request, cycles=True), bench)
+            tables.append(table)
+            seconds += [wall_seconds] * (not hogs)
+    ratios = [[step_ratio(table, batch) for table in tables] for batch in BATCHES]
+    figures = {
+        "repeat": max(spread(values) for values in ratios),
+        "calibrate_over_today": min(seconds) / plain_seconds,
+        "left_out_error": left_out_error(tables[0].in_cycles()),
+    }
+    samples: dict[str, Any] = {"cycles_per_instruction": dict(zip(map(str, BATCHES), ratios, strict=True))}
+    samples |= {"wall_seconds": {"without": plain_seconds, "with": seconds}, "clocks": {"calibrate_over_today": "wall"}}
+    return bench.report("counted", figures, samples)
+
+
+def step_ratio(table: CalibrationTable, batch_size: int) -> float:
+    """Return the cycles per instruction of the median whole step of a measured batch size."""
+    (row,) = (row for row in table.rows if row.batch_size == batch_size)
+    if row.cycles is None:
+        raise EnvironmentUnfit("bench fidelity: cycles were not counted; what was said before has the cause")
+    ordered = sorted(step.total.per_instruction for step in row.cycles.steps)
+    return ordered[len(ordered) // 2]
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return (max - min) / mean."""
+    return (max(values) - min(values)) / (sum(values) / len(values))
+
+
+def left_out_error(table: CalibrationTable) -> float:
+    """Return how far the table without its largest batch is from that one."""
+    *rows, last = table.rows
+    rest = msgspec.structs.replace(table, rows=tuple(rows))
+    return abs(rest.step_seconds(last.batch_size).total / last.seconds.total - 1)
+
+
+def _calibrate(request: CalibrationRequest, bench: Bench) -> tuple[CalibrationTable, float]:
+    begin = time.monotonic()
+    return calibrate(request, bench.paths, Silent()), time.monotonic() - begin
