@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +127,8 @@ def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) ->
 def missing_request(request: TuneRequest) -> CalibrationRequest:
     """Return the measurement that makes the missing table: batches around the knee, as far as memory holds them."""
     facts, memory = inspect_model(request.spec, request.shape), int(request.config.memory)
-    return make_request(request.spec, request.shape, _fitting(facts, memory), memory_bytes=memory, layers=True)
+    made = make_request(request.spec, request.shape, _fitting(facts, memory), memory_bytes=memory, layers=True)
+    return replace(made, cycles=request.config.core_model == "cycles")
 
 
 def _fitting(facts: ModelFacts, memory_bytes: int) -> tuple[int, ...]:

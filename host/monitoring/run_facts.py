@@ -19,6 +19,7 @@ class DeviceFacts:
         scales: phase -> factor from the reference core's seconds to the profile's; empty if there is none.
         hello: the facts that the drive's agent sent.
         hypervisor: name of what runs its virtual machine; empty if it is none.
+        core_model: what a nanosecond of counted or modelled seconds stands for: ``instructions`` or ``cycles``.
     """
 
     device: str
@@ -29,13 +30,14 @@ class DeviceFacts:
     scales: Mapping[str, float]
     hello: Mapping[str, str]
     hypervisor: str = ""
+    core_model: str = "instructions"
 
     @property
     def info(self) -> tuple[str, ...]:
         """Labels of `csd_device_info`."""
         machine, agent, torch = (self.hello.get(key, "") for key in ("machine", "agent", "torch"))
         what = (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock)
-        return (*what, agent, torch, self.hypervisor)
+        return (*what, agent, torch, self.hypervisor, self.core_model)
 
 
 @dataclass(frozen=True)

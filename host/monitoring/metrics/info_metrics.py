@@ -77,6 +77,7 @@ def describe_devices(
             scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
             hello=hello.facts,
             hypervisor=hypervisors.get(device.name, ""),
+            core_model=config.core_model,
         )
         described.append(facts)
     return described

@@ -13,9 +13,21 @@ DEVICE_INFO = Metric(
     "csd_device_info",
     "gauge",
     "",
-    ("device", "kind", "profile", "machine", "cores", "clock", "agent_version", "torch_version", "hypervisor"),
+    (
+        "device",
+        "kind",
+        "profile",
+        "machine",
+        "cores",
+        "clock",
+        "agent_version",
+        "torch_version",
+        "hypervisor",
+        "core_model",
+    ),
     "1; what the drive is: kind is emulated (a virtual machine), native (a process here), real, or host (its own); "
-    "cores are the profile's, hypervisor is what runs it, if it is a virtual machine",
+    "cores are the profile's, hypervisor is what runs it, if it is a virtual machine; core_model is what a nanosecond "
+    "of its seconds stands for",
 )
 DEVICE_UP = Metric("csd_device_up", "gauge", "", ("device",), "1 while the drive has a session, else 0", outlives=True)
 DEVICE_STATE = Metric(
