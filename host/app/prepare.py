@@ -134,6 +134,7 @@ class RunRequest(JobInputs):
     def trajectory_sha256(self, config: ArrayConfig) -> str:
         """Return the same for the array `config`: this server's, or that of all servers."""
         figures: list[Any] = [self.profiles, self.models]
+        figures += [self.cycles] if self.cycles else []
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
         figures += [self.placed.layer] if self.placed is not None else []

@@ -66,6 +66,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"})
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
     # As a checkpoint was written before there were these keys: such a run goes on as it would have.
+    if array.core_model == ArrayConfig.model_fields["core_model"].default:
+        del devices["core_model"]
     excluded: dict[str, Any] = dict.fromkeys(_FREE_JOB_KEYS, True)
     if job.communication == type(job.communication)():
         excluded["communication"] = True

@@ -41,8 +41,7 @@ def layers_at(points: Sequence[tuple[int, Sequence[float]]], batch_size: int, wh
     return [whole_seconds * weight / total for weight in weights]
 
 
-# Since 2 rows may have cycles.
-FORMAT, OLDEST_FORMAT = 2, 1
+FORMAT = 1
 PHASES = PhaseSeconds.__struct_fields__
 
 
@@ -100,7 +99,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one model costs on one core at one input size.
 
     Attributes:
-        format: of the file, `OLDEST_FORMAT` to `FORMAT`.
+        format: of the file, `FORMAT`.
         model, arguments, source_sha256, input_shape, core: see `CalibrationKey`.
         classes: of the logits.
         parameters: trainable values.
@@ -211,6 +210,10 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.core == CYCLES_CORE:
             return profile.scale(phase) * profile.instructions_per_cycle.value
         return profile.scale(phase) if self.core == REFERENCE_CORE else 1.0
+
+    def in_instructions(self) -> CalibrationTable:
+        """Return the same table without cycles: a run that does not rest on them goes on whatever they are."""
+        return msgspec.structs.replace(self, rows=tuple(msgspec.structs.replace(row, cycles=None) for row in self.rows))
 
     def in_cycles(self) -> CalibrationTable:
         """Return the same table with seconds of a core that takes a nanosecond a cycle: `CYCLES_CORE`.

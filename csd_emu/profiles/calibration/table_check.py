@@ -10,7 +10,6 @@ import msgspec
 
 from csd_emu.profiles.calibration.calibration_table import (
     FORMAT,
-    OLDEST_FORMAT,
     PHASES,
     CalibrationRow,
     CalibrationTable,
@@ -44,7 +43,7 @@ def parse_table(data: bytes, where: str) -> CalibrationTable:
     try:
         version = msgspec.json.decode(data, type=_Format).format
         if version > FORMAT:
-            raise CalibrationError(f"{where}: format {version}, this csd-emu reads up to {FORMAT}; upgrade csd-emu")
+            raise CalibrationError(f"{where}: format {version}, this csd-emu reads {FORMAT}; upgrade csd-emu")
         table = msgspec.json.decode(data, type=CalibrationTable)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CalibrationError(f"{where}: is no calibration table ({error}); {_REMEDY}") from error
@@ -71,8 +70,8 @@ def check_table(table: CalibrationTable, where: str) -> None:
 
 
 def _problems(table: CalibrationTable) -> Iterator[str]:
-    if not OLDEST_FORMAT <= table.format <= FORMAT:
-        yield f"format {table.format}, this csd-emu reads {OLDEST_FORMAT} to {FORMAT}"
+    if table.format != FORMAT:
+        yield f"format {table.format}, this csd-emu reads {FORMAT}"
     yield from _head_problems(table)
     if len(table.rows) < MIN_ROWS:
         yield f"has {len(table.rows)} rows, a table needs {MIN_ROWS} batch sizes or more"

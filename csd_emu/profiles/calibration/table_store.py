@@ -27,7 +27,7 @@ class CalibrationStore:
     def __init__(self, user: Path, shipped: Path = SHIPPED, core_model: CoreModel = "instructions") -> None:
         """Keep the user's tables in the folder `user`, which is made when there is one to keep.
 
-        With the core model ``cycles`` tables are found as `CalibrationTable.in_cycles` has them.
+        Tables are found as `CalibrationTable.in_instructions` or `CalibrationTable.in_cycles` has them.
         """
         self._user, self._shipped, self._core_model = user, shipped, core_model
 
@@ -72,7 +72,7 @@ class CalibrationStore:
 
     def _load(self, path: Path, key: CalibrationKey) -> CalibrationTable:
         table = load_table(path, key)
-        return table.in_cycles() if self._core_model == "cycles" else table
+        return table.in_cycles() if self._core_model == "cycles" else table.in_instructions()
 
     def _path(self, spec: ModelSpec, input_shape: Shape, profile: str | None) -> tuple[Path, CalibrationKey] | None:
         for core in dict.fromkeys((profile or REFERENCE_CORE, REFERENCE_CORE)):

@@ -203,7 +203,7 @@ BAD: dict[str, tuple[Callable[[Plain], Any], str]] = {
     "negative encoding": (with_field(encode_seconds=[-1.0]), "encode_seconds"),
     "a newer format": (
         with_field(format=FORMAT + 1, more=1),
-        f"format {FORMAT + 1}, this csd-emu reads up to {FORMAT}; upgrade",
+        f"format {FORMAT + 1}, this csd-emu reads {FORMAT}; upgrade",
     ),
     "an impossible format": (with_field(format=0), "format 0"),
     "an unknown key": (with_field(colour="red"), "unknown field `colour`"),
