@@ -49,42 +49,50 @@ class RunNow(msgspec.Struct, frozen=True, kw_only=True):
     changed_unix_seconds: float
 
 
-class RunSoFar(Renamed, frozen=True, kw_only=True):
-    """The run so far; `last` figures are of the last round.
+class _Figures(Renamed, frozen=True, kw_only=True):
+    """What a round and the run so far both have; the run's accuracy, losses, rates and watts are its last round's.
 
     Attributes:
-        round: rounds done.
-        steps: synchronous steps done; 0 in a federated run.
-        accuracy, test_loss, train_loss: after the last round.
-        records: records trained on in time.
-        records_per_device_second: mean rate of a device, last round.
-        records_per_array_second: of the whole array, flash, link and waiting included, last round.
-        array_seconds: device time of all rounds.
-        wall_seconds: the cost of emulating them.
-        last_array_seconds, last_wall_seconds: the same of the last round.
-        watts: of everything in the array, last round; modelled.
-        joules: of everything, all rounds; modelled.
-        machine_joules: that this machine's processors drew meanwhile (wall); null without counters.
+        round: its number; of the run, rounds done.
+        accuracy, test_loss, train_loss: after the round.
+        records_per_device_second: mean rate of a device.
+        records_per_array_second: of the whole array, flash, link and waiting included; null without array seconds.
+        array_seconds: device time of the round, or of all rounds.
+        wall_seconds: the cost of emulating that.
+        watts: of everything in the array; modelled.
+        joules: of everything in the round, or in all rounds; modelled.
     """
 
     round: int = 0
-    steps: int = 0
     accuracy: float | None = None
     test_loss: float | None = None
     train_loss: float | None = None
-    records: int = 0
     records_per_device_second: float | None = None
     records_per_array_second: float | None = None
     array_seconds: float = 0.0
     wall_seconds: float = 0.0
-    last_array_seconds: float | None = None
-    last_wall_seconds: float | None = None
     watts: float | None = None
     joules: float = 0.0
-    machine_joules: float | None = None
-    images: Annotated[int, old_name_of("records")] = 0
     images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
     images_per_array_second: Annotated[float | None, old_name_of("records_per_array_second")] = None
+
+
+class RunSoFar(_Figures, frozen=True, kw_only=True):
+    """The run so far.
+
+    Attributes:
+        steps: synchronous steps done; 0 in a federated run.
+        records: records trained on in time.
+        last_array_seconds, last_wall_seconds: of the last round.
+        machine_joules: that this machine's processors drew meanwhile (wall); null without counters.
+    """
+
+    steps: int = 0
+    records: int = 0
+    last_array_seconds: float | None = None
+    last_wall_seconds: float | None = None
+    machine_joules: float | None = None
+    images: Annotated[int, old_name_of("records")] = 0
 
 
 class DriveNow(Renamed, frozen=True, kw_only=True):
@@ -134,23 +142,11 @@ class EventNow(msgspec.Struct, frozen=True, kw_only=True):
     array_seconds: float
 
 
-class RoundNow(Renamed, frozen=True, kw_only=True):
-    """A round, for tables. `drives` returned in time; `records_per_array_second` is null for a round without length."""
+class RoundNow(_Figures, frozen=True, kw_only=True):
+    """A round, for tables. `drives` returned in time; `batch_size` is the middle one of theirs."""
 
-    round: int
-    accuracy: float | None
-    test_loss: float | None
-    train_loss: float | None
     drives: int
-    records_per_device_second: float | None
-    records_per_array_second: float | None
-    watts: float | None
-    joules: float
     batch_size: int | None
-    array_seconds: float
-    wall_seconds: float
-    images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
-    images_per_array_second: Annotated[float | None, old_name_of("records_per_array_second")] = None
 
 
 class SeriesNow(msgspec.Struct, frozen=True):
