@@ -78,7 +78,7 @@ class MixedEngine(Engine):
         swept: list[str] = []
         with contextlib.ExitStack() as stack:
             for engine in reversed(self._engines.values()):
-                stack.callback(_sweep_into, swept, engine, array)
+                stack.callback(lambda each: swept.extend(each.sweep(array)), engine)
         return list(dict.fromkeys(swept))
 
     def close(self) -> None:
@@ -89,10 +89,6 @@ class MixedEngine(Engine):
 
     def _of(self, device: Device) -> Engine:
         return self._engines[device.engine]
-
-
-def _sweep_into(swept: list[str], engine: Engine, array: str) -> None:
-    swept += engine.sweep(array)
 
 
 def faults_of(engine: Engine, device: Device) -> frozenset[Fault]:
