@@ -154,18 +154,18 @@ class Retuner:
         self.batches[which] = 0
         stranded = ~self.batches.any(axis=1)
         self.batches[stranded] = np.where(self.alive, self._initial, 0)[stranded]
-        self.detector.reset(which)
-        self._drifts.reset(which)
-        self.dirty |= which
-        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
-        self._known = None
+        self._forget(which)
 
     def join(self, which: Flags) -> None:
         """Take devices back, with their first batches and their tables' speeds."""
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
-        self.detector.reset(which)
+        self._forget(which)
         self.detector.skip_next(which)
+
+    def _forget(self, which: Flags) -> None:
+        """Know nothing of devices that have left or come back."""
+        self.detector.reset(which)
         self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
