@@ -187,7 +187,7 @@ def make_report(run: LiveRun, window: ScrapeWindow) -> TopReport:
     now = window.now
     facts = now.labels(names.RUN_INFO)
     seconds = f"{names.ROUND_SECONDS.name}_sum"
-    devices = [device for device in now.values(names.DEVICE_UP, "device")]
+    devices = now.values(names.DEVICE_UP, "device")
     others = [node for node in now.values(names.ENERGY_JOULES, "device") if node not in devices]
     return TopReport(
         array=run.array,

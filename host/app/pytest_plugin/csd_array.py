@@ -240,8 +240,7 @@ class CsdArray:
             events = [record for record in read_records(running.directory) if record["kind"] == "event"]
             lines = [f"{each['device']} {each['what']}: {each['detail']}" for each in events]
             sections.append((f"csd-emu events of run {number}", "\n".join(lines) or "none"))
-        for device in self.devices:
-            sections.append((f"csd-emu console {device}", _last_lines(self.console(device))))
+        sections += [(f"csd-emu console {device}", _last_lines(self.console(device))) for device in self.devices]
         if self._runs:
             sections.append(("csd-emu metrics", _shorten_metrics(self.metrics) or "none"))
         return sections
