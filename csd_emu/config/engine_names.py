@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from csd_emu.util.registered_name import RegisteredName
+from csd_emu.util.config_files import RegisteredName
 from csd_emu.util.registry import Registry
 
 ENGINE = Registry(

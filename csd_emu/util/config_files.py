@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainSerializer,
     ValidationError,
@@ -23,9 +25,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
 from csd_emu.util.nearest_word import hint_at
+from csd_emu.util.registry import Registry
 from csd_emu.util.yaml_files import load_yaml
 from firmware_agent.common import units
-from firmware_agent.common.errors import ConfigurationError, UnitError
+from firmware_agent.common.errors import ConfigurationError, PluginError, UnitError
 
 
 def _publish_former_keys(schema: dict[str, Any], model: type[BaseModel]) -> None:
@@ -99,6 +102,31 @@ class ShortForm:
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [self.alone(), handler(core_schema)]}
+
+
+class RegisteredName:
+    """The rule of a key that names a class of `registry`, and its published schema."""
+
+    def __init__(self, registry: Registry, *, offered: bool = False) -> None:
+        """Take the registry; of `offered` names alone, if it is an option in place of a file's key."""
+        self._registry, self._offered = registry, offered
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of a text that is a known name."""
+        return handler.generate_schema(Annotated[str, AfterValidator(self._check)])
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the names of today."""
+        return {"type": "string", "enum": list(self._registry.offered if self._offered else self._registry.names)}
+
+    def _check(self, name: str) -> str:
+        if self._offered and name not in self._registry.offered:
+            raise ValueError(f"must be one of: {', '.join(map(repr, self._registry.offered))}")
+        try:
+            self._registry.check_name(name)
+        except PluginError as error:
+            raise ValueError(str(error)) from error
+        return name
 
 
 def load_config(path: Path, kind: type[Model]) -> Model:

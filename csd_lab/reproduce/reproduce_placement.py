@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
-from csd_emu.perfmodel.split.cut_costs import CutCosts, step_bytes
+from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
 from csd_emu.perfmodel.timeline import Link
 from csd_emu.profiles import get_profile
@@ -149,6 +149,17 @@ def reproduce_placement(
         ran=ran,
     )
     return report if output is None else write_placement(report, output)
+
+
+def step_bytes(parameter_bytes: float, batch_size: int, crossing_bytes: float) -> float:
+    """Return what one drive's step puts on the wire, both ways, labels and frames left out: 2 P + 2 b a.
+
+    Args:
+        parameter_bytes: P, of the layers that the drive keeps.
+        batch_size: b.
+        crossing_bytes: a, of one record at the cut; 0 with nothing moved.
+    """
+    return 2 * parameter_bytes + 2 * batch_size * crossing_bytes
 
 
 def describe_traffic(model: str, layers: Sequence[LayerSplitCost]) -> Traffic:

@@ -162,7 +162,7 @@ def _devices(
                 covered=_covers(known, batch),
                 private_records=int(shards.private[number]),
                 public_records=int(shards.public[number]),
-                left_out_records=int(shards.left_out[number]),
+                left_out_records=int(shards.private[number] - shards.private_seen[number]),
                 equal_batch_size=int(equal.batches[number]),
                 equal_compute_seconds=float(equal.compute_seconds[number]),
             )

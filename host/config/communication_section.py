@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from csd_emu.util.config_files import Bytes, Config, ShortForm
-from csd_emu.util.registered_name import RegisteredName
+from csd_emu.util.config_files import Bytes, Config, RegisteredName, ShortForm
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_EXCHANGE_BYTES
 from firmware_agent.common.send_queue import TransferSettings

@@ -12,8 +12,7 @@ from host.config.job_file import JobConfig
 from host.core.device_time import StepModel
 from host.core.evaluation import WeightsJudge
 from host.core.records import SendingRecord
-from host.policies.transfer.make_transfer_tuner import make_tuner
-from host.policies.transfer.transfer_tuner import FixedSending, TransferTuner
+from host.policies.transfer.transfer_tuner import FixedSending, TransferTuner, make_tuner
 
 ALWAYS_FIFO = FixedSending(TransferSettings())
 

@@ -21,7 +21,7 @@ from host.policies.aggregation import Contribution, Strategy, make_strategy
 from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.split.cut_decision import SplitPolicy
 from host.policies.transfer import transfer_tuner as transfer
-from host.policies.transfer.make_transfer_tuner import make_tuner as make_transfer_tuner
+from host.policies.transfer.transfer_tuner import make_tuner as make_transfer_tuner
 from tests.support.communication_tuning import FIRST, seen
 from tests.support.placement import situations
 from tests.support.tuning import line

@@ -29,7 +29,7 @@ def test_what_looks_after_arrays_starts_without_torch() -> None:
 def test_a_fixed_setting_imports_neither_torch_nor_optuna() -> None:
     """Each takes longer to import than the command line takes to start."""
     program = (
-        "import sys; from host.policies.transfer.make_transfer_tuner import make_tuner; "
+        "import sys; from host.policies.transfer.transfer_tuner import make_tuner; "
         "make_tuner('priority'); make_tuner('autobyte');"
         "print([name for name in ('torch', 'optuna') if name in sys.modules])"
     )

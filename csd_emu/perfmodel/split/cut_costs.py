@@ -246,14 +246,3 @@ class CutCosts:
         if part.layer_shares is None:
             return self._by_arithmetic
         return running_shares(part.layer_shares[0]), running_shares(part.layer_shares[1])
-
-
-def step_bytes(parameter_bytes: float, batch_size: int, crossing_bytes: float) -> float:
-    """Return what one drive's step puts on the wire, both ways, labels and frames left out: 2 P + 2 b a.
-
-    Args:
-        parameter_bytes: P, of the layers that the drive keeps.
-        batch_size: b.
-        crossing_bytes: a, of one record at the cut; 0 with nothing moved.
-    """
-    return 2 * parameter_bytes + 2 * batch_size * crossing_bytes

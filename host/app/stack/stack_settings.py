@@ -9,8 +9,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from csd_emu.config.array_file import MAX_DEVICES, ArrayConfig, Dram, check_profile
-from csd_emu.util.config_files import Config, Watts, parse_config
-from csd_emu.util.registered_name import RegisteredName
+from csd_emu.util.config_files import Config, RegisteredName, Watts, parse_config
 from firmware_agent.common.errors import ConfigurationError
 from host.config.plugins.kinds import TUNER
 

@@ -61,8 +61,7 @@ class SpeedChanges:
     @property
     def any(self) -> Flags:
         """Devices whose level is another one now."""
-        changed: Flags = self.jumped | self.moved
-        return changed
+        return self.jumped | self.moved
 
 
 class Detector:
@@ -93,20 +92,17 @@ class Detector:
     def estimate(self, row: int | EllipsisType = ...) -> Floats:
         """Return the level and the mean of what was seen since, of all or of one row; a table's level is 0 exactly."""
         level = self.level[row]
-        estimate: Floats = np.where(level == 0, 0.0, level + self._mean[row])
-        return estimate
+        return np.where(level == 0, 0.0, level + self._mean[row])
 
     def standard_error(self, row: int | EllipsisType = ...) -> Floats:
         """Return that of the estimate, sigma / sqrt(n), of all or of one row; 0 where it is the table's, unobserved."""
         steps = np.clip(self._count[row], 1, OFFSET_MEMORY)
-        error: Floats = np.where(self.level[row] == 0, 0.0, self.noise[row] / np.sqrt(steps))
-        return error
+        return np.where(self.level[row] == 0, 0.0, self.noise[row] / np.sqrt(steps))
 
     @property
     def thresholds(self) -> Floats:
         """Beyond which a residual may be part of a jump."""
-        limit: Floats = np.maximum(self._floor, DEVIATIONS * self.noise)
-        return limit
+        return np.maximum(self._floor, DEVIATIONS * self.noise)
 
     @property
     def deviating(self) -> Flags:
@@ -227,8 +223,7 @@ class _Run:
         counted = goes_on | (self._window == 1)
         self.total = np.where(seen, np.where(counted, self.total * goes_on + residual, 0.0), self.total)
         self.length = np.where(seen, np.where(goes_on, self.length + side, side), self.length)
-        full: Flags = seen & (np.abs(self.length) >= self._window)
-        return full
+        return seen & (np.abs(self.length) >= self._window)
 
     def clear(self, which: Flags) -> None:
         """Begin anew."""

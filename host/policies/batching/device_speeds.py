@@ -116,8 +116,7 @@ def accumulated(seconds: Seconds, encode_seconds: float, largest_batch: int) -> 
     parts = -(-batches // len(seconds))
     size, more = np.divmod(batches, parts)
     costs = more * seconds[np.minimum(size, len(seconds) - 1)] + (parts - more) * seconds[size - 1] + encode_seconds
-    whole: Seconds = np.maximum.accumulate(costs)
-    return whole
+    return np.maximum.accumulate(costs)
 
 
 class _Dense:

@@ -108,14 +108,12 @@ class Retuner:
     @property
     def slowdowns(self) -> Floats:
         """(rows, devices) believed."""
-        slowdowns: Floats = np.exp(self.detector.estimate())
-        return slowdowns
+        return np.exp(self.detector.estimate())
 
     @property
     def expected_seconds(self) -> Floats:
         """(rows, devices) believed compute seconds of the present batches; 0 for a batch of 0."""
-        seconds: Floats = np.where(self.batches > 0, self._expected * self.slowdowns, 0.0)
-        return seconds
+        return np.where(self.batches > 0, self._expected * self.slowdowns, 0.0)
 
     def probes(self, step: int) -> Batches:
         """Return (rows, devices) records that parked devices should compute beside this step, to be seen.
@@ -201,8 +199,7 @@ class Retuner:
         come = step >= self.recheck[:, 0]
         self.recheck[come, 1] *= 2
         self.recheck[come, 0] = step + self.recheck[come, 1]
-        due: Flags = news | come
-        return due
+        return news | come
 
     def _settle(self, changed: Flags) -> None:
         """Take levels near the tables' for the tables'."""

@@ -96,16 +96,6 @@ def plan_equal(tables: Sequence[SpeedTable], global_batch: int, sync_seconds: fl
     return _plan(tables, batches, sync_seconds)
 
 
-def evaluate(tables: Sequence[SpeedTable], batches: Sequence[int], sync_seconds: float = 0.0) -> BatchPlan:
-    """Return what the tables expect of given batches, each at least 1.
-
-    Raises:
-        ConfigurationError: a batch does not fit into its device.
-    """
-    _check_tables(tables)
-    return _plan(tables, batches, sync_seconds)
-
-
 def _check_tables(tables: Sequence[SpeedTable]) -> None:
     if not tables:
         raise ConfigurationError("there is no device to plan batches for; add one to the array")
@@ -149,11 +139,6 @@ class ShardPlan:
     repeated: int
     overflowing: tuple[int, ...]
     action: str
-
-    @property
-    def left_out(self) -> Batches:
-        """(devices,) private records that are not seen in an epoch."""
-        return self.private - self.private_seen
 
 
 def plan_shards(

@@ -1,4 +1,4 @@
-"""Protocol of a transfer tuner, and what a run tells it about each step."""
+"""Protocol of a transfer tuner, what a run tells it about each step, and the tuner that a schedule names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from csd_emu.perfmodel.overlap.layer_work import Costs
+from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.errors import ConfigurationError, DeviceError
 from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import TRANSFER_TUNER
+from host.config.plugins.plugin_section import accepted
+from host.policies.transfer.setting_grid import DEFAULT
 
 # Step k+1 is announced before step k has ended, but its gradients leave later, and those of its weights that wait are
 # cut anew: what is learnt from step k holds from its end on.
@@ -176,3 +179,22 @@ def check_tunable(sending: TransferSettings) -> None:
         raise ConfigurationError(
             f"slices of {sending.slice_bytes} bytes are larger than the wire's frames; give at most {MAX_SLICE_BYTES}"
         )
+
+
+def make_tuner(
+    schedule: str, first: TransferSettings = DEFAULT, seed: int = 0, block_bytes: int = BLOCK_BYTES
+) -> TransferTuner:
+    """Return the tuner, which takes of the other arguments what its constructor names.
+
+    Args:
+        schedule: its name, as a job file has it.
+        first: the setting that the run begins with.
+        seed: of a search's random points.
+        block_bytes: the host steps ranges of so many bytes.
+
+    Raises:
+        ConfigurationError: a tuner cannot begin with `first`, or the name is not known.
+    """
+    kind = TRANSFER_TUNER.load(schedule)
+    tuner: TransferTuner = kind(**accepted(kind, {"first": first, "seed": seed, "block_bytes": block_bytes}))
+    return tuner

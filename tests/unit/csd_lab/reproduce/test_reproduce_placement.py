@@ -4,12 +4,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.cli.reproduce import print_placement_reproduction
 from csd_lab.reproduce.output import write_placement
 from csd_lab.reproduce.placement_result import PlacementReport, RanPlacement
-from csd_lab.reproduce.reproduce_placement import NOTES, describe_traffic, first_linear, place_one, put_beside
+from csd_lab.reproduce.reproduce_placement import (
+    NOTES,
+    describe_traffic,
+    first_linear,
+    place_one,
+    put_beside,
+    step_bytes,
+)
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
@@ -75,3 +84,26 @@ def test_a_folder_that_cannot_be_written_is_said(report: PlacementReport, tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentUnfit, match="--output"):
         write_placement(report, tmp_path / "file")
+
+
+@given(st.floats(0, 1e9), st.integers(1, 1000), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_traffic_grows_with_all_that_it_has(parameters: float, batch: int, crossing: float, more: float) -> None:
+    least = step_bytes(parameters, batch, crossing)
+    assert step_bytes(parameters + more, batch, crossing) >= least
+    assert step_bytes(parameters, batch + 1, crossing) >= least
+    assert step_bytes(parameters, batch, crossing + more) >= least
+
+
+@pytest.mark.parametrize(
+    ("parameters", "batch", "activations", "ratio"),
+    [
+        ((14_714_688, 123_642_856), 32, 25_088, 8.9),
+        ((2_469_696, 58_631_144), 128, 9_216, 16.7),
+        ((23_508_032, 2_049_000), 32, 2_048, 1.08),
+        ((2_223_872, 1_281_000), 32, 1_280, 1.55),
+    ],
+    ids=["vgg16", "alexnet", "resnet50", "mobilenet_v2"],
+)
+def test_derived_ratios(parameters: tuple[int, int], batch: int, activations: int, ratio: float) -> None:
+    cut = step_bytes(4 * parameters[0], batch, 4 * activations)
+    assert step_bytes(4 * sum(parameters), batch, 0) / cut == pytest.approx(ratio, rel=0.005)

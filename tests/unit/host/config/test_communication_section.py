@@ -20,7 +20,7 @@ from host.config.job_file import JobConfig, check_mode
 from host.config.resolve import JobChanges, resolve_run
 from host.core.device_time import TableModel
 from host.fleet.checkpoint import job_sha256
-from host.policies.transfer.make_transfer_tuner import make_tuner
+from host.policies.transfer.transfer_tuner import make_tuner
 from host.training.transfer_policy import choose_communication
 from tests.support.fakes import FakeEvaluator
 

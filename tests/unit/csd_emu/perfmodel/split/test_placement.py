@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from csd_emu.perfmodel.host_node import reduce_seconds
 from csd_emu.perfmodel.overlap.layer_work import TensorCost
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS, OverlapComposer
-from csd_emu.perfmodel.split.cut_costs import CutCosts, step_bytes
+from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.cut_seconds import PATIENCE, barrier_seconds, bounds, find_best, patience_of, simulate_cut
 from csd_emu.perfmodel.split.split_problem import (
     LABEL_BYTES,
@@ -210,31 +210,8 @@ def test_traffic_is_the_formula_and_a_label_for_each_record(situation: SplitProb
             parameters = sum(layer.push_bytes for layer in kept)
             labels = LABEL_BYTES * drive.batch_size if cut < amounts.unmoved else 0
             untrained = sum(layer.pull_only_bytes for layer in kept)
-            formula = step_bytes(parameters, drive.batch_size, amounts.crossing_bytes[cut])
+            formula = 2 * parameters + 2 * drive.batch_size * amounts.crossing_bytes[cut]
             assert own == pytest.approx(formula + labels + untrained)
-
-
-@given(st.floats(0, 1e9), st.integers(1, 1000), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_traffic_grows_with_all_that_it_has(parameters: float, batch: int, crossing: float, more: float) -> None:
-    least = step_bytes(parameters, batch, crossing)
-    assert step_bytes(parameters + more, batch, crossing) >= least
-    assert step_bytes(parameters, batch + 1, crossing) >= least
-    assert step_bytes(parameters, batch, crossing + more) >= least
-
-
-@pytest.mark.parametrize(
-    ("parameters", "batch", "activations", "ratio"),
-    [
-        ((14_714_688, 123_642_856), 32, 25_088, 8.9),
-        ((2_469_696, 58_631_144), 128, 9_216, 16.7),
-        ((23_508_032, 2_049_000), 32, 2_048, 1.08),
-        ((2_223_872, 1_281_000), 32, 1_280, 1.55),
-    ],
-    ids=["vgg16", "alexnet", "resnet50", "mobilenet_v2"],
-)
-def test_derived_ratios(parameters: tuple[int, int], batch: int, activations: int, ratio: float) -> None:
-    cut = step_bytes(4 * parameters[0], batch, 4 * activations)
-    assert step_bytes(4 * sum(parameters), batch, 0) / cut == pytest.approx(ratio, rel=0.005)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=12), st.data())

@@ -14,10 +14,9 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_RTT_SECONDS, CONFIRM, Level, Watch
-from host.policies.transfer.make_transfer_tuner import make_tuner
 from host.policies.transfer.setting_grid import DEFAULT, candidates, round_bytes
 from host.policies.transfer.speedup_predictor import SimulatedSettings
-from host.policies.transfer.transfer_tuner import FixedSending
+from host.policies.transfer.transfer_tuner import FixedSending, make_tuner
 from tests.support.communication_tuning import COSTS, FIRST, LINK, seen
 from tests.support.examples import examples
 
