@@ -54,6 +54,9 @@ struct parameters {
 };
 extern const struct parameters DEFAULT_PARAMETERS;
 
+/* Set the parameter of a name of so many characters; return false if there is none. */
+bool set_parameter(struct parameters *parameters, const char *name, size_t characters, unsigned value);
+
 /* Return what is wrong with parameters, NULL for nothing. */
 const char *parameters_problem(const struct parameters *parameters);
 
