@@ -26,8 +26,8 @@ enum { MARK_OFF = 14, MARK_ON = 15 };
 struct translation { struct block block; struct translation *next; struct operation operations[]; };
 
 /*
- * A core, and the block under way: it runs, and is scheduled when the next one begins and its branch is known. Of a block
- * with marks the instructions up to each are scheduled at the mark.
+ * A core, and the block under way: it runs, and is scheduled when the next one begins and its branch is known. Of a
+ * block with marks the instructions up to each are scheduled at the mark.
  */
 struct running {
     struct core *core;
@@ -96,10 +96,10 @@ static void write_line(unsigned core, unsigned mark, uint32_t ahead)
     lines++;
     fprintf(out, "{\"mark\":%u,\"core\":%u,\"instructions\":%" PRIu64 ",\"detail_instructions\":%" PRIu64, mark, core,
             qemu_plugin_u64_get(instructions, core) - ahead, c->instructions);
-    fprintf(out, ",\"cycles\":%" PRIu64 ",\"dram_bytes\":%" PRIu64 ",\"loads\":%" PRIu64 ",\"stores\":%" PRIu64, c->cycles,
-            c->dram_bytes, c->loads, c->stores);
-    fprintf(out, ",\"l1_misses\":%" PRIu64 ",\"l2_misses\":%" PRIu64 ",\"tlb_misses\":%" PRIu64, c->l1_misses, c->l2_misses,
-            c->tlb_misses);
+    fprintf(out, ",\"cycles\":%" PRIu64 ",\"dram_bytes\":%" PRIu64 ",\"loads\":%" PRIu64 ",\"stores\":%" PRIu64,
+            c->cycles, c->dram_bytes, c->loads, c->stores);
+    fprintf(out, ",\"l1_misses\":%" PRIu64 ",\"l2_misses\":%" PRIu64 ",\"tlb_misses\":%" PRIu64,
+            c->l1_misses, c->l2_misses, c->tlb_misses);
     fprintf(out, ",\"instruction_misses\":%" PRIu64 ",\"prefetches\":%" PRIu64 ",\"branches\":%" PRIu64
             ",\"mispredicted\":%" PRIu64 "}\n", c->instruction_misses, c->prefetches, c->branches, c->mispredicted);
     fflush(out);

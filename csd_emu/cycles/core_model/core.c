@@ -5,7 +5,6 @@
 
 #include "core.h"
 
-enum { MICRO_TLB_MISS = 2 };
 /* Cycles between a taken branch and the next instruction, unless the same branch was taken just before. */
 enum { TAKEN_BRANCH = 1 };
 
@@ -16,7 +15,8 @@ const struct parameters DEFAULT_PARAMETERS = {
 };
 
 /* The range of each parameter, as in parameters.py; sizes of caches are powers of two besides. */
-#define RANGE(name, low, high) { #name, #name " is not " #low " to " #high, offsetof(struct parameters, name), low, high }
+#define RANGE(name, low, high) \
+    { #name, #name " is not " #low " to " #high, offsetof(struct parameters, name), low, high }
 static const struct { const char *name, *problem; size_t offset; unsigned low, high; } RANGES[] = {
     RANGE(clock_megahertz, 100, 5000), RANGE(l1_data_kibibytes, 4, 64), RANGE(l1_instruction_kibibytes, 4, 64),
     RANGE(l2_kibibytes, 64, 4096), RANGE(l2_cycles, 1, 200), RANGE(dram_nanoseconds, 1, 2000),
@@ -125,7 +125,8 @@ static void load(struct core *core, const struct operation *o, uint64_t line, ui
 }
 
 /* The accesses of one instruction that issued in `cycle`; those of one line are one access. */
-static size_t run_accesses(struct core *core, const struct operation *o, uint64_t cycle, const struct access *accesses, size_t count)
+static size_t run_accesses(struct core *core, const struct operation *o, uint64_t cycle,
+                           const struct access *accesses, size_t count)
 {
     struct pipeline *p = &core->pipeline;
     uint64_t seen = NO_TAG;
