@@ -67,6 +67,8 @@ def cycles_of(model: ctypes.CDLL, words: Sequence[int], addresses: Sequence[int]
         ([0x9B227C21], 4),  # smull x1, w1, w2
         ([0x1AC20C21], 10),  # sdiv w1, w1, w2
         ([0x9AC20C21], 14),  # sdiv x1, x1, x2
+        ([0x9AC30C41, 0x9AC30C44], 24),  # sdiv x1, x2, x3; sdiv x4, x2, x3: one divider
+        ([0x9B037C41, 0x9B037C44], 4),  # mul x1, x2, x3; mul x4, x2, x3: the multiplier twice each
         ([0x9AC24C21], 3),  # crc32x w1, w1, x2
         ([0xAB020021, 0x9A020021], 2),  # adds x1, x1, x2; adc x1, x1, x2
         ([0x9A820021], 1),  # csel x1, x1, x2, eq
