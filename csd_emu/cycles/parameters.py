@@ -42,16 +42,13 @@ class CoreParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ConfigurationError: no such core can be.
         """
-        for name, (low, high) in _RANGES.items():
-            if not low <= getattr(self, name) <= high:
-                raise ConfigurationError(f"{name}: {getattr(self, name)} is no core's; {low} to {high} can be modelled")
-        for name in ("l1_data_kibibytes", "l1_instruction_kibibytes", "l2_kibibytes"):
-            if (size := getattr(self, name)) & (size - 1):
-                raise ConfigurationError(f"{name}: {size} KiB make no cache; write a power of two")
-        if self.l2_kibibytes < self.l1_data_kibibytes:
-            raise ConfigurationError(
-                f"l2_kibibytes: {self.l2_kibibytes} is less than the {self.l1_data_kibibytes} KiB of the first level"
-            )
+        for name, (low, high) in RANGES.items():
+            value, of_cache = getattr(self, name), name.endswith("_kibibytes")
+            if not low <= value <= high or (of_cache and value & (value - 1)):
+                raise ConfigurationError(
+                    f"{name}: {value} is no core's; {low} to {high} can be modelled"
+                    f"{', powers of two alone' if of_cache else ''}"
+                )
 
     def options(self) -> str:
         """Return the parameters as the plugin takes them: ``name=value``, with commas between."""
@@ -63,7 +60,8 @@ class CoreParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hashlib.sha256(self.options().encode()).hexdigest()[:16]
 
 
-_RANGES = {
+# The plugin has the same (core_model/core.c), for it is started by hand too.
+RANGES = {
     "clock_megahertz": (100, 5000),
     "l1_data_kibibytes": (4, 64),
     "l1_instruction_kibibytes": (4, 64),

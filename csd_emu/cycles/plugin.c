@@ -4,8 +4,8 @@
  *
  * A mark is `movz xzr, #0xC5D0+n`, a no-operation on any ARMv8 core. Mark 15 switches the model on, mark 14 off; in
  * between each block that runs is scheduled with the addresses of its loads and stores. At every mark one JSON object
- * with all counters of that core goes to the file of the option `out`, at most MOST_LINES of them: the guest is not
- * trusted. Options: out=FILE, and the parameters of the core, name=value.
+ * with all counters of that core, the mark itself included, goes to the file of the option `out`, at most MOST_LINES of
+ * them: the guest is not trusted. Options: out=FILE, and the parameters of the core, name=value.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -25,10 +25,14 @@ enum { MARK_OFF = 14, MARK_ON = 15 };
 /* A translated block; all are in one list until QEMU throws its translations away. */
 struct translation { struct block block; struct translation *next; struct operation operations[]; };
 
-/* A core, and the block under way: it has run, and is scheduled when the next one begins and its branch is known. */
+/*
+ * A core, and the block under way: it runs, and is scheduled when the next one begins and its branch is known. Of a
+ * block with marks the instructions up to each are scheduled at the mark.
+ */
 struct running {
     struct core *core;
     const struct block *block;
+    uint32_t scheduled; /* instructions of the block, by marks in it */
     size_t count;
     struct access accesses[MOST_ACCESSES];
 };
@@ -55,41 +59,47 @@ static void forget_translations(void)
     }
 }
 
-static void finish_block(struct running *r, uint64_t next)
+/* Schedule what has run of the block under way: its instructions before `end`. Then the core is at `next`. */
+static void schedule(struct running *r, uint32_t end, uint64_t next)
 {
-    if (!r->block) return;
-    run_block(r->core, r->block, r->accesses, r->count, next);
-    r->block = NULL;
+    uint32_t begin = r->scheduled;
+    struct block part = { r->block->start + 4 * (uint64_t)begin, end - begin, r->block->operations + begin };
+    if (begin < end) run_block(r->core, &part, r->accesses, r->count, next);
+    r->scheduled = end;
+    r->count = 0;
 }
 
 static void begin_block(unsigned core, void *data)
 {
     struct running *r = cores[core];
     const struct block *block = data;
-    finish_block(r, block->start);
+    if (r->block) schedule(r, r->block->instructions, block->start);
     r->block = block;
+    r->scheduled = 0;
     r->count = 0;
 }
 
 static void note_access(unsigned core, qemu_plugin_meminfo_t info, uint64_t address, void *data)
 {
     struct running *r = cores[core];
-    if (!r->block || r->count == MOST_ACCESSES) return;
+    uint32_t instruction = (uint32_t)(uintptr_t)data;
+    if (!r->block || r->count == MOST_ACCESSES || instruction < r->scheduled) return;
     uint32_t bytes = qemu_plugin_mem_is_store(info) ? 1u << qemu_plugin_mem_size_shift(info) : 0;
-    r->accesses[r->count++] = (struct access){ address, (uint32_t)(uintptr_t)data, bytes };
+    r->accesses[r->count++] = (struct access){ address, instruction - r->scheduled, bytes };
 }
 
-static void write_line(unsigned core, unsigned mark)
+/* A line of counters; of the instructions that were counted at the block's beginning `ahead` are still to come. */
+static void write_line(unsigned core, unsigned mark, uint32_t ahead)
 {
     const struct counters *c = &cores[core]->core->counters;
     if (lines == MOST_LINES) return;
     lines++;
     fprintf(out, "{\"mark\":%u,\"core\":%u,\"instructions\":%" PRIu64 ",\"detail_instructions\":%" PRIu64, mark, core,
-            qemu_plugin_u64_get(instructions, core), c->instructions);
-    fprintf(out, ",\"cycles\":%" PRIu64 ",\"dram_bytes\":%" PRIu64 ",\"loads\":%" PRIu64 ",\"stores\":%" PRIu64, c->cycles,
-            c->dram_bytes, c->loads, c->stores);
-    fprintf(out, ",\"l1_misses\":%" PRIu64 ",\"l2_misses\":%" PRIu64 ",\"tlb_misses\":%" PRIu64, c->l1_misses, c->l2_misses,
-            c->tlb_misses);
+            qemu_plugin_u64_get(instructions, core) - ahead, c->instructions);
+    fprintf(out, ",\"cycles\":%" PRIu64 ",\"dram_bytes\":%" PRIu64 ",\"loads\":%" PRIu64 ",\"stores\":%" PRIu64,
+            c->cycles, c->dram_bytes, c->loads, c->stores);
+    fprintf(out, ",\"l1_misses\":%" PRIu64 ",\"l2_misses\":%" PRIu64 ",\"tlb_misses\":%" PRIu64,
+            c->l1_misses, c->l2_misses, c->tlb_misses);
     fprintf(out, ",\"instruction_misses\":%" PRIu64 ",\"prefetches\":%" PRIu64 ",\"branches\":%" PRIu64
             ",\"mispredicted\":%" PRIu64 "}\n", c->instruction_misses, c->prefetches, c->branches, c->mispredicted);
     fflush(out);
@@ -102,13 +112,23 @@ static void restarted(qemu_plugin_id_t id)
     hooks(id);
 }
 
+/* What a mark's callback is given: the mark, its place in the block, and how many instructions follow there. */
+enum { PLACE_BITS = 14, PLACE_MASK = (1 << PLACE_BITS) - 1 };
+
+static void *packed_mark(uint32_t word, size_t place, size_t count)
+{
+    return (void *)((word >> 5 & 15) | (uintptr_t)place << 4 | (uintptr_t)(count - place - 1) << (4 + PLACE_BITS));
+}
+
 static void note_mark(unsigned core, void *data)
 {
-    unsigned mark = (unsigned)(uintptr_t)data;
+    uintptr_t packed = (uintptr_t)data;
+    unsigned mark = packed & 15;
+    uint32_t end = (packed >> 4 & PLACE_MASK) + 1;
     pthread_mutex_lock(&lock);
     struct running *r = cores[core];
-    if (r->block) finish_block(r, r->block->start + 4 * (uint64_t)r->block->instructions);
-    write_line(core, mark);
+    if (r->block && end <= r->block->instructions) schedule(r, end, r->block->start + 4 * (uint64_t)end);
+    write_line(core, mark, (uint32_t)(packed >> (4 + PLACE_BITS)));
     bool wanted = mark == MARK_ON || (on && mark != MARK_OFF), changes = wanted != on && lines < MOST_LINES;
     if (changes) on = wanted;
     pthread_mutex_unlock(&lock);
@@ -126,7 +146,7 @@ static void translate_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
         qemu_plugin_insn_data(instruction, &word, sizeof word);
         if (IS_MARK(word))
             qemu_plugin_register_vcpu_insn_exec_cb(instruction, note_mark, CALLBACK_WITHOUT_REGISTERS,
-                                                   (void *)(uintptr_t)(word >> 5 & 15));
+                                                   packed_mark(word, i, count));
         if (!t) continue;
         decode(word, &t->operations[i]);
         if (t->operations[i].flags & (IS_LOAD | IS_STORE))
@@ -165,32 +185,18 @@ static void hooks(qemu_plugin_id_t id)
 }
 
 /* ------------------------------------------------------------------------------------------------ options */
-#define PARAMETER(name) { #name, offsetof(struct parameters, name) }
-static const struct { const char *name; size_t offset; } OPTIONS[] = {
-    PARAMETER(clock_megahertz), PARAMETER(l1_data_kibibytes), PARAMETER(l1_instruction_kibibytes),
-    PARAMETER(l2_kibibytes), PARAMETER(l2_cycles), PARAMETER(dram_nanoseconds), PARAMETER(dram_megabytes_per_second),
-    PARAMETER(line_fills), PARAMETER(prefetch_streams), PARAMETER(prefetch_lines), PARAMETER(mispredict_cycles),
-};
-
 static bool take_option(const char *option)
 {
     const char *value = strchr(option, '=');
     if (!value) return false;
-    size_t length = (size_t)(value++ - option);
-    if (length == 3 && !strncmp(option, "out", 3)) {
+    size_t characters = (size_t)(value++ - option), digits = strspn(value, "0123456789");
+    if (characters == 3 && !strncmp(option, "out", 3)) {
         if (out) fclose(out);
         out = fopen(value, "w");
         return out != NULL;
     }
-    for (size_t i = 0; i < sizeof OPTIONS / sizeof *OPTIONS; i++) {
-        if (strlen(OPTIONS[i].name) != length || strncmp(option, OPTIONS[i].name, length)) continue;
-        char *end;
-        unsigned long number = strtoul(value, &end, 10);
-        if (*end || end == value || number > 1000000) return false;
-        *(unsigned *)((char *)&parameters + OPTIONS[i].offset) = (unsigned)number;
-        return true;
-    }
-    return false;
+    if (!digits || digits > 9 || value[digits]) return false;
+    return set_parameter(&parameters, option, characters, (unsigned)strtoul(value, NULL, 10));
 }
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info *info, int argc, char **argv)

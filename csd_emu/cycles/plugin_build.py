@@ -22,7 +22,8 @@ _HEADERS = (_FOLDER / "qemu_api.h", *sorted((_FOLDER / "core_model").glob("*.h")
 # The plugin's interface differs from release to release; others are refused until they were tried.
 TRIED_QEMU = ("10.0",)
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-_BUILD_SECONDS = 120.0
+# What is started here ends within; a compiler on a busy machine takes longest.
+_MOST_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,24 @@ class CyclePlugin:
         """Return the plugin for this machine's QEMU; it is built if `folder` has none of these sources.
 
         Raises:
-            EnvironmentUnfit: there is no compiler, it failed, or QEMU is of a release that was never tried.
+            EnvironmentUnfit: there is no compiler, it failed, or QEMU does not take the plugin, or is of a release that
+                was never tried.
         """
-        _check_qemu(find_qemu().version)
-        return cls(build_library(folder), parameters)
+        qemu = find_qemu()
+        found = re.search(r"version (\d+\.\d+)", qemu.version)
+        if found is None or found[1] not in TRIED_QEMU:
+            raise EnvironmentUnfit(
+                f"the core model was tried with QEMU {', '.join(TRIED_QEMU)} alone, and this is {qemu.version!r}; "
+                "install that release, or calibrate with --no-cycles"
+            )
+        plugin = cls(build_library(folder), parameters)
+        nothing = ["-machine", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"]
+        _run([qemu.emulator, *nothing, "-plugin", plugin.options(Path(os.devnull))], "quit\n", "load the core model")
+        return plugin
 
     def options(self, marks: Path) -> str:
         """Return the value of QEMU's ``-plugin``; counters go to the file `marks`."""
-        places = f"file={_escaped(self.library)},out={_escaped(marks)}"
-        return f"{places},{self.parameters.options()}"
+        return f"file={_escaped(self.library)},out={_escaped(marks)},{self.parameters.options()}"
 
 
 def build_library(folder: Path) -> Path:
@@ -71,29 +81,26 @@ def build_library(folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build:
         made = Path(build, library.name)
         command = [compiler, *_FLAGS, "-shared", "-o", str(made), *map(str, SOURCES)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
-        if done.returncode:
-            raise EnvironmentUnfit(
-                f"{compiler} could not build the core model; calibrate with --no-cycles: {done.stderr.strip()[-2000:]}"
-            )
+        _run(command, "", "build the core model")
         made.chmod(0o644)
         made.replace(library)
     return library
 
 
-def _check_qemu(version: str) -> None:
-    found = re.search(r"version (\d+\.\d+)", version)
-    if found is None or found[1] not in TRIED_QEMU:
-        raise EnvironmentUnfit(
-            f"the core model was tried with QEMU {', '.join(TRIED_QEMU)} alone, and this is {version!r}; install that "
-            "release, or calibrate with --no-cycles"
+def _run(command: list[str], text: str, purpose: str) -> str:
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, errors="replace", timeout=_MOST_SECONDS, check=True
         )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip()[-2000:]
+        raise EnvironmentUnfit(f"{command[0]} could not {purpose}; calibrate with --no-cycles: {said}") from error
+    return done.stdout
 
 
 def _digest(compiler: str) -> str:
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
-    said = subprocess.run([compiler, "--version"], capture_output=True, timeout=_BUILD_SECONDS, check=False)
-    digest.update(said.stdout)
+    digest.update(_run([compiler, "--version"], "", "say its version").encode())
     for path in SOURCES + _HEADERS:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -34,7 +34,8 @@ void qemu_plugin_register_flush_cb(qemu_plugin_id_t, simple_callback);
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, execution_callback, int flags, void *data);
 void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, execution_callback, int flags, void *data);
 void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, memory_callback, int flags, int which, void *data);
-void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *, int operation, qemu_plugin_u64, uint64_t);
+void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *, int operation, qemu_plugin_u64,
+                                                       uint64_t);
 
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
 uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);

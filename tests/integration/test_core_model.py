@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.cycles.parameters import CoreParameters
+from csd_emu.cycles.parameters import RANGES, CoreParameters
+from firmware_agent.common.errors import ConfigurationError
 from tests.support.core_model import ModelCore, build_model, c_parameters
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the model is built with the machine's compiler")
@@ -58,6 +59,29 @@ def cycles_of(model: ctypes.CDLL, words: Sequence[int], addresses: Sequence[int]
         ([FADD], 4),
         ([FDIV], 18),
         ([FDIV_WHOLE], 33),
+        ([0x1E221820, 0x1E221823], 28),  # fdiv s0, s1, s2; fdiv s3, s1, s2: one unit, all but 4 cycles
+        ([0x1E61C000], 32),  # fsqrt d0, d0
+        ([0x8B010421], 2),  # add x1, x1, x1, lsl #1: shifted a stage earlier
+        ([0x93C10C21], 2),  # ror x1, x1, #3
+        ([0x9BC27C21], 6),  # umulh x1, x1, x2
+        ([0x9B227C21], 4),  # smull x1, w1, w2
+        ([0x1AC20C21], 10),  # sdiv w1, w1, w2
+        ([0x9AC20C21], 14),  # sdiv x1, x1, x2
+        ([0x9AC30C41, 0x9AC30C44], 24),  # sdiv x1, x2, x3; sdiv x4, x2, x3: one divider
+        ([0x9B037C41, 0x9B037C44], 4),  # mul x1, x2, x3; mul x4, x2, x3: the multiplier twice each
+        ([0x9AC24C21], 3),  # crc32x w1, w1, x2
+        ([0xAB020021, 0x9A020021], 2),  # adds x1, x1, x2; adc x1, x1, x2
+        ([0x9A820021], 1),  # csel x1, x1, x2, eq
+        ([0x0E26D4A4, 0x0E26D4A7], 1),  # fadd v4.2s, v5.2s, v6.2s; fadd v7.2s, v5.2s, v6.2s
+        ([0x4E26D4A4, 0x4E26D4A7], 2),  # of .4s: a whole vector takes both slots
+        ([0x1E380001, 0x1E220020], 8),  # fcvtzs w1, s0; scvtf s0, w1
+        ([0x7E70D800], 4),  # faddp d0, v0.2d
+        ([0x4EB1B800], 3),  # addv s0, v0.4s
+        ([0x6E30F800], 8),  # fmaxv s0, v0.4s
+        ([0x4E022000], 3),  # tbl v0.16b, {v0.16b, v1.16b}, v2.16b
+        ([0x4EA29420], 1),  # mla v0.4s, v1.4s, v2.4s: the accumulator is needed late
+        ([0x1F020020], 4),  # fmadd s0, s1, s2, s0
+        ([0xD5033BBF], 6),  # dmb ish
     ],
 )
 def test_schedules_counted_by_hand(model: ctypes.CDLL, words: list[int], cycles: float) -> None:
@@ -73,6 +97,21 @@ def test_schedules_counted_by_hand(model: ctypes.CDLL, words: list[int], cycles:
         ([LOAD_128], 2),
         ([LOAD, USE], 2),  # in order: the next load issues beside the use
         ([STORE], 1),
+        ([0x91002021, 0xF9400023], 2),  # add x1, x1, #8; ldr x3, [x1]
+        ([0xF8408423], 1),  # ldr x3, [x1], #8: the base moves on at once
+        ([0xA9401444], 2),  # ldp x4, x5, [x2]
+        ([0xA9001444], 1),  # stp x4, x5, [x2]
+        ([0xAD401444], 4),  # ldp q4, q5, [x2]
+        ([0xAD001444], 2),  # stp q4, q5, [x2]
+        ([0x4C402840], 8),  # ld1 {v0.4s, v1.4s, v2.4s, v3.4s}, [x2]
+        ([0x4C002840], 4),  # st1, the same
+        ([0x3DC00044, ADD, ADD_APART], 3),  # ldr q4, [x2] issues alone for two cycles
+        ([0xFD400044, 0x1E290888], 3),  # ldr d4, [x2]; fmul s8, s4, s9
+        ([0x1B037C41, 0xF9000041], 2),  # mul w1, w2, w3; str x1, [x2]: the datum is needed late
+        ([LOAD_64, *FUSED[:3]], 4),  # ncnn's pattern: the load has a cycle of its own
+        ([LOAD_64, *FUSED], 9),  # here it waits for the multiply-adds of 4 cycles ago
+        ([0xC85F7C41], 2),  # ldxr x1, [x2]
+        ([0xF9800020], 1),  # prfm pldl1keep, [x1]
     ],
 )
 def test_loads_that_the_first_level_has(model: ctypes.CDLL, words: list[int], cycles: float) -> None:
@@ -102,7 +141,7 @@ def stream_cycles(model: ctypes.CDLL, parameters: CoreParameters) -> float:
     lines = range(0x1000000, 0x1000000 + (1 << 20), LINE)
     with ModelCore(model, parameters) as core:
         cycles = [core.run([LOAD, USE], [address, 0], 0x400000) for address in lines][-1]
-        assert core.dram_bytes >= len(lines) * LINE
+        assert core.counters.dram_bytes >= len(lines) * LINE
     return cycles / len(lines)
 
 
@@ -122,7 +161,7 @@ def branches(model: ctypes.CDLL, outcomes: Sequence[bool]) -> tuple[int, int]:
     with ModelCore(model) as core:
         for taken in outcomes:
             cycles = core.run([COMPARE, BRANCH_EQUAL], (), 0x40000C if taken else 0x400008)
-        return cycles, core.mispredicted
+        return cycles, core.counters.mispredicted
 
 
 def test_a_branch_that_is_predicted_wrongly_costs_so_many_cycles(model: ctypes.CDLL) -> None:
@@ -131,6 +170,42 @@ def test_a_branch_that_is_predicted_wrongly_costs_so_many_cycles(model: ctypes.C
     chance, wrong = branches(model, [source.random() < 0.5 for _ in range(4000)])
     assert none < 20 < 1000 < wrong
     assert (chance - steady) / wrong >= CoreParameters().mispredict_cycles - 1
+
+
+def test_a_taken_branch_costs_a_cycle_but_not_in_a_loop_on_itself(model: ctypes.CDLL) -> None:
+    jump, times = 0x14000000, 100  # b: where to is said by the next block
+    with ModelCore(model) as core:
+        for _ in range(2):
+            core.run([ADD, ADD_APART, ADD, jump], (), 0x400000, 0x400000)
+        before = core.counters.cycles
+        for _ in range(times):
+            core.run([ADD, ADD_APART, ADD, jump], (), 0x400000, 0x400000)
+        assert core.counters.cycles - before == 2 * times
+    with ModelCore(model) as core:
+        for start in (0x400000, 0x400040) * times:
+            before, cycles = core.counters.cycles, core.run([NOP, jump], (), start ^ 0x40, start)
+        assert cycles - before == 2  # 1 would be without
+
+
+@pytest.mark.parametrize(("depth", "wrong"), [(8, 0), (9, 1), (20, 12)])
+def test_returns_are_predicted_eight_deep(model: ctypes.CDLL, depth: int, wrong: int) -> None:
+    call, back, sites = 0x94000000, 0xD65F03C0, [0x400000 + 64 * number for number in range(depth)]  # bl; ret
+    with ModelCore(model) as core:
+        for site in sites:
+            core.run([call], (), site + 64, site)
+        for site in reversed(sites):
+            core.run([back], (), site + 4, 0x500000)
+        assert core.counters.mispredicted == wrong
+
+
+@pytest.mark.parametrize(("targets", "wrong"), [([0x500000], 1), ([0x500000, 0x600000], 50)])
+def test_an_indirect_branch_is_predicted_to_go_where_it_went(
+    model: ctypes.CDLL, targets: list[int], wrong: int
+) -> None:
+    with ModelCore(model) as core:
+        for target in itertools.islice(itertools.cycle(targets), 50):
+            core.run([0xD61F0020], (), target)  # br x1
+        assert core.counters.mispredicted == wrong
 
 
 def test_cores_know_nothing_of_each_other(model: ctypes.CDLL) -> None:
@@ -170,20 +245,16 @@ def test_groups_of_instructions_are_all_decoded(model: ctypes.CDLL) -> None:
             core.run(words[begin : begin + 500])
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"l1_data_kibibytes": 33},
-        {"l2_kibibytes": 0},
-        {"line_fills": 9},
-        {"prefetch_streams": 9},
-        {"clock_megahertz": 0},
-    ],
-)
-def test_the_model_refuses_what_no_core_is(model: ctypes.CDLL, wrong: dict[str, int]) -> None:
-    parameters = c_parameters(CoreParameters())
-    assert model.parameters_problem(ctypes.byref(parameters)) is None
-    for name, value in wrong.items():
+@pytest.mark.parametrize("name", RANGES)
+def test_model_and_python_refuse_the_same_parameters(model: ctypes.CDLL, name: str) -> None:
+    low, high = RANGES[name]
+    for value in {0, low - 1, low, low + 1, low + 2, high - 1, high, high + 1, 2**32 - 1} - {-1}:
+        parameters = c_parameters(CoreParameters())
         setattr(parameters, name, value)
-    assert model.parameters_problem(ctypes.byref(parameters))
-    assert not model.core_new(ctypes.byref(parameters))
+        refused = model.parameters_problem(ctypes.byref(parameters)) is not None
+        assert refused == (model.core_new(ctypes.byref(parameters)) is None)
+        if refused:
+            with pytest.raises(ConfigurationError, match=name):
+                CoreParameters(**{name: value})
+        else:
+            CoreParameters(**{name: value})

@@ -20,6 +20,64 @@ class _Parameters(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint) for name in CoreParameters.__struct_fields__]
 
 
+class Operation(ctypes.Structure):
+    """A decoded word, as in ``struct operation``."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint8) for name in ("unit", "occupies", "slots", "sources", "results")),
+        *((name, ctypes.c_uint8 * 6) for name in ("source", "use")),
+        *((name, ctypes.c_uint8 * 5) for name in ("result", "latency", "producer")),
+        ("flags", ctypes.c_uint16),
+    ]
+
+    @property
+    def unit_name(self) -> str:
+        """The unit that it takes."""
+        return ("none", "alu", "multiply", "divide", "memory", "branch", "vector")[self.unit]
+
+    @property
+    def reads(self) -> list[str]:
+        """Names of the registers that it reads."""
+        return [_register(number) for number in self.source[: self.sources]]
+
+    @property
+    def writes(self) -> list[str]:
+        """Names of the registers that it writes, each with its latency: ``x1:3``."""
+        results = zip(self.result[: self.results], self.latency, strict=False)
+        return [f"{_register(number)}:{latency}" for number, latency in results]
+
+
+def _register(number: int) -> str:
+    return {31: "sp", 64: "nzcv"}.get(number, f"x{number}" if number < 31 else f"v{number - 32}")
+
+
+def decoded(model: ctypes.CDLL, word: int) -> Operation:
+    """Return what the model makes of one word."""
+    operation = Operation()
+    model.decode(ctypes.c_uint32(word), ctypes.byref(operation))
+    return operation
+
+
+class Counters(ctypes.Structure):
+    """What a core counted, as in ``struct counters``."""
+
+    instructions: int
+    cycles: int
+    dram_bytes: int
+    l1_misses: int
+    l2_misses: int
+    tlb_misses: int
+    instruction_misses: int
+    mispredicted: int
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            *("instructions", "cycles", "dram_bytes", "loads", "stores", "l1_misses", "l2_misses", "tlb_misses"),
+            *("instruction_misses", "prefetches", "branches", "mispredicted"),
+        )
+    ]
+
+
 def build_model(folder: Path) -> ctypes.CDLL:
     """Compile the model with a harness, sanitizers on, and load it."""
     model, library = SOURCES[-1].parent, folder / "model.so"
@@ -34,9 +92,8 @@ def build_model(folder: Path) -> ctypes.CDLL:
         [ctypes.POINTER(_Parameters)],
         ctypes.c_char_p,
     )
-    for name in ("harness_dram_bytes", "harness_mispredicted"):
-        function = getattr(loaded, name)
-        function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_uint64
+    loaded.harness_counters.argtypes = [ctypes.c_void_p]
+    loaded.harness_counters.restype = ctypes.POINTER(Counters)
     loaded.harness_run.restype = ctypes.c_uint64
     loaded.harness_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64]
     loaded.harness_run.argtypes += [ctypes.c_void_p, ctypes.c_uint64]
@@ -73,11 +130,7 @@ class ModelCore:
         return int(self._model.harness_run(self._core, code, count, start, places, next_address or start + 4 * count))
 
     @property
-    def dram_bytes(self) -> int:
-        """Bytes that crossed the bus."""
-        return int(self._model.harness_dram_bytes(self._core))
-
-    @property
-    def mispredicted(self) -> int:
-        """Branches that were predicted wrongly."""
-        return int(self._model.harness_mispredicted(self._core))
+    def counters(self) -> Counters:
+        """All that was counted so far."""
+        counters: Counters = self._model.harness_counters(self._core).contents
+        return counters

@@ -1,15 +1,19 @@
 """The core model inside a bare QEMU that runs a program of a few words."""
 
+import itertools
+import json
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from csd_emu.cycles.mark_file import read_marks
+from csd_emu.cycles.mark_file import MAX_MARKS, read_marks
 from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.util.qemu_tools import find_qemu
+from firmware_agent.common.errors import CalibrationError
+from tests.support.core_model import ModelCore, build_model
 
 pytestmark = pytest.mark.vm
 
@@ -29,20 +33,43 @@ def run_program(folder: Path, words: list[int], options: str) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_instructions_are_counted_exactly_and_cycles_between_marks(tmp_path: Path) -> None:
+def test_instructions_are_counted_exactly_and_cycles_as_the_model_does(tmp_path: Path) -> None:
+    begin = [0xD2A80601, 0xD2800000 | TIMES << 5 | 2, ON, 0x14000001]  # movz x1, #0x4030, lsl 16; movz x2; b .+4
+    # ldr x3, [x1]; add x3, x3, #1; str x3, [x1], #8; subs x2, x2, #1; b.ne .-16
+    memory = [0xF9400023, 0x91000463, 0xF8008423, 0xF1000442, 0x54FFFF81]
+    words = [*begin, *memory, PHASE, *LOOP, OFF, *LOOP, PHASE, *POWER_OFF]
     plugin = CyclePlugin.build(tmp_path / "built", CoreParameters())
-    marks = tmp_path / "marks.jsonl"
-    words = [*LOOP, ON, *LOOP, PHASE, *LOOP, OFF, *LOOP, PHASE, *POWER_OFF]
-    assert run_program(tmp_path, words, plugin.options(marks)).returncode == 0
-    on, first, off, last = read_marks(marks)
-    assert [mark.mark for mark in (on, first, off, last)] == [15, 1, 14, 1]
-    assert on.cycles == 0  # nothing is modelled before
-    for before, after in ((on, first), (first, off), (off, last)):
-        assert after.instructions - before.instructions == pytest.approx(1 + 2 * TIMES, abs=2)
-    for before, after in ((on, first), (first, off)):
-        assert after.detail_instructions - before.detail_instructions == pytest.approx(1 + 2 * TIMES, abs=8)
-        assert TIMES <= after.cycles - before.cycles <= 2.5 * TIMES  # one taken branch each time
-    assert last.cycles == off.cycles
+    assert run_program(tmp_path, words, plugin.options(tmp_path / "marks")).returncode == 0
+    marks = read_marks(tmp_path / "marks")
+    assert [mark.mark for mark in marks] == [15, 1, 14, 1]
+    assert [mark.instructions for mark in marks] == list(itertools.accumulate((3, 2 + 5 * TIMES, *[2 + 2 * TIMES] * 2)))
+    assert [mark.detail_instructions for mark in marks] == [0, 1 + 5 * TIMES, *[3 + 7 * TIMES] * 2]
+    with ModelCore(build_model(tmp_path)) as core:
+        start = BASE + 4 * len(begin)
+        end = start + 4 * len(memory)
+        for number in range(TIMES):
+            address = 0x40300000 + 8 * number
+            core.run(memory, [address, 0, address, 0, 0], start if number < TIMES - 1 else end, start)
+        first = core.run([PHASE], (), end + 4, end)
+        core.run(LOOP, (), end + 8, end + 4)
+        for _ in range(TIMES - 2):
+            core.run(LOOP[1:], (), end + 8, end + 8)
+        core.run(LOOP[1:], (), end + 16, end + 8)
+        second = core.run([OFF], (), end + 20, end + 16)
+        assert [mark.cycles for mark in marks] == [0, first, second, second]
+        assert marks[-1].dram_bytes == core.counters.dram_bytes >= 8 * TIMES
+
+
+def test_a_guest_may_execute_any_marks_as_often_as_it_likes(tmp_path: Path) -> None:
+    plugin = CyclePlugin.build(tmp_path / "built", CoreParameters())
+    switches = [0xD2800000 | 300 << 5 | 2, ON, OFF, 0xF1000442, 0x54FFFFA1]  # movz x2; subs x2, x2, #1; b.ne .-12
+    floods = [0xD2800002 | 0x1170 << 5, 0xF2A00022, PHASE, 0xF1000442, 0x54FFFFC1]  # 70,000 times
+    assert run_program(tmp_path, [*switches, *floods, *POWER_OFF], plugin.options(tmp_path / "marks")).returncode == 0
+    lines = (tmp_path / "marks").read_bytes().splitlines()
+    assert len(lines) == MAX_MARKS
+    assert [json.loads(line)["mark"] for line in lines[:601]] == [15, 14] * 300 + [1]
+    with pytest.raises(CalibrationError, match="more marks"):
+        read_marks(tmp_path / "marks")
 
 
 @pytest.mark.parametrize("wrong", ["l2_kibibytes=33", "clock_megahertz=x", "speed=9", "out=/nonexistent/marks"])

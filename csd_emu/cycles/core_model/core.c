@@ -5,7 +5,6 @@
 
 #include "core.h"
 
-enum { MICRO_TLB_MISS = 2 };
 /* Cycles between a taken branch and the next instruction, unless the same branch was taken just before. */
 enum { TAKEN_BRANCH = 1 };
 
@@ -15,19 +14,40 @@ const struct parameters DEFAULT_PARAMETERS = {
     .prefetch_streams = 4, .prefetch_lines = 5, .mispredict_cycles = 8,
 };
 
-static bool is_cache(unsigned kibibytes, unsigned most)
+/* The range of each parameter, as in parameters.py; sizes of caches are powers of two besides. */
+#define RANGE(name, low, high) \
+    { #name, #name " is not " #low " to " #high, offsetof(struct parameters, name), low, high }
+static const struct { const char *name, *problem; size_t offset; unsigned low, high; } RANGES[] = {
+    RANGE(clock_megahertz, 100, 5000), RANGE(l1_data_kibibytes, 4, 64), RANGE(l1_instruction_kibibytes, 4, 64),
+    RANGE(l2_kibibytes, 64, 4096), RANGE(l2_cycles, 1, 200), RANGE(dram_nanoseconds, 1, 2000),
+    RANGE(dram_megabytes_per_second, 50, 100000), RANGE(line_fills, 1, 8), RANGE(prefetch_streams, 0, 8),
+    RANGE(prefetch_lines, 1, 16), RANGE(mispredict_cycles, 0, 50),
+};
+enum { PARAMETERS = sizeof RANGES / sizeof *RANGES };
+
+bool set_parameter(struct parameters *p, const char *name, size_t characters, unsigned value)
 {
-    return kibibytes >= 4 && kibibytes <= most && !(kibibytes & (kibibytes - 1));
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        if (strlen(RANGES[i].name) != characters || memcmp(name, RANGES[i].name, characters)) continue;
+        memcpy((char *)p + RANGES[i].offset, &value, sizeof value);
+        return true;
+    }
+    return false;
 }
+
+static bool power_of_two(unsigned number) { return !(number & (number - 1)); }
 
 const char *parameters_problem(const struct parameters *p)
 {
-    if (p->clock_megahertz < 1 || p->clock_megahertz > 10000) return "clock_megahertz is no core's";
-    if (!is_cache(p->l1_data_kibibytes, 64) || !is_cache(p->l1_instruction_kibibytes, 64)) return "no such L1 can be";
-    if (!is_cache(p->l2_kibibytes, 4096) || p->l2_kibibytes < p->l1_data_kibibytes) return "no such L2 can be";
-    if (p->dram_megabytes_per_second < 1) return "dram_megabytes_per_second is 0";
-    if (p->line_fills < 1 || p->line_fills > MOST_FILLS) return "line_fills are 1 to 8";
-    return p->prefetch_streams > MOST_STREAMS || p->prefetch_lines > 64 ? "no such prefetcher can be" : NULL;
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        unsigned value;
+        memcpy(&value, (const char *)p + RANGES[i].offset, sizeof value);
+        if (value < RANGES[i].low || value > RANGES[i].high) return RANGES[i].problem;
+    }
+    if (!power_of_two(p->l1_data_kibibytes)) return "l1_data_kibibytes is no power of two";
+    if (!power_of_two(p->l1_instruction_kibibytes)) return "l1_instruction_kibibytes is no power of two";
+    if (!power_of_two(p->l2_kibibytes)) return "l2_kibibytes is no power of two";
+    return NULL;
 }
 
 struct core *core_new(const struct parameters *parameters)
@@ -105,7 +125,8 @@ static void load(struct core *core, const struct operation *o, uint64_t line, ui
 }
 
 /* The accesses of one instruction that issued in `cycle`; those of one line are one access. */
-static size_t run_accesses(struct core *core, const struct operation *o, uint64_t cycle, const struct access *accesses, size_t count)
+static size_t run_accesses(struct core *core, const struct operation *o, uint64_t cycle,
+                           const struct access *accesses, size_t count)
 {
     struct pipeline *p = &core->pipeline;
     uint64_t seen = NO_TAG;

@@ -54,6 +54,9 @@ struct parameters {
 };
 extern const struct parameters DEFAULT_PARAMETERS;
 
+/* Set the parameter of a name of so many characters; return false if there is none. */
+bool set_parameter(struct parameters *parameters, const char *name, size_t characters, unsigned value);
+
 /* Return what is wrong with parameters, NULL for nothing. */
 const char *parameters_problem(const struct parameters *parameters);
 
@@ -85,6 +88,8 @@ struct line { uint64_t tag, ready; uint32_t used; bool dirty, prefetched; };
 struct cache { struct line *lines; unsigned sets, ways; uint32_t tick; };
 struct stream { int64_t last, stride, ahead; int confidence; uint32_t used; };
 
+/* Cycles lost when the micro TLB misses (ARM's manual); a miss of the main one stalls the pipeline besides. */
+enum { MICRO_TLB_MISS = 2 };
 enum { MICRO_TLB = 10, TLB_SETS = 128, TLB_WAYS = 4, MOST_FILLS = 8, STORE_BUFFER = 6, MOST_STREAMS = 8 };
 
 struct memory {
@@ -139,7 +144,8 @@ struct core *core_new(const struct parameters *parameters);
 void core_free(struct core *core);
 
 /* Run a block with the accesses that it made, in order; then the core goes on at the address `next`. */
-void run_block(struct core *core, const struct block *block, const struct access *accesses, size_t count, uint64_t next);
+void run_block(struct core *core, const struct block *block, const struct access *accesses, size_t count,
+               uint64_t next);
 
 /* Memory, for `run_block`: each returns the cycle until which something has to wait, 0 for no wait. */
 bool memory_init(struct core *core);

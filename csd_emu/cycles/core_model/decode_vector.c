@@ -129,6 +129,7 @@ static void two_registers(uint32_t w, struct operation *o, bool wide)
 {
     unsigned form = bits(w, 16, 12);
     reads(o, vector(bits(w, 9, 5)), USE_ALU);
+    if (bits(w, 20, 17) == 8 && bit(w, 28)) { result(o, w, ARITHMETIC, BY_OTHER); return; } /* of a pair: faddp, addp */
     if (bits(w, 20, 17) == 8) { result(o, w, bits(w, 15, 14) == 3 ? ACROSS : INTEGER, BY_OTHER); return; }
     if (form == 31 && bit(w, 29) && bit(w, 23)) { divide(o, w, bit(w, 22) ? ROOT_64 : ROOT_32, wide ? 2 : 1); return; }
     if ((form == 18 || form == 22) && wide) reads(o, vector(bits(w, 4, 0)), USE_ALU); /* into the upper half */

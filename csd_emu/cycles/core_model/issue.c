@@ -5,8 +5,8 @@
 /* A load of vectors waits while a multiply-add is so many cycles old: GCC has its accumulator in cycle 4, and ncnn's
  * kernels place loads so. ncnn's text read literally says 3. */
 enum { MULTIPLY_ADD_BLOCKS = 4 };
-/* From an ALU to an address, and from a load to one, counted from issue to issue (LLVM and GCC say 3 for the load; 2 for
- * the ALU is a choice, both say 3). */
+/* From an ALU to an address, and from a load to one, counted from issue to issue (LLVM and GCC say 3 for the load; 2
+ * for the ALU is a choice, both say 3). */
 enum { ALU_TO_ADDRESS = 2, LOAD_TO_ADDRESS = 3, LOAD_TO_ALU = 2 };
 /* How many cycles before its end the accumulator of a multiply-add, and of an integer one, is there for the next. */
 enum { EARLY_MULTIPLY_ADD = 4, EARLY_VECTOR_MULTIPLY = 3, EARLY_MULTIPLY = 1 };

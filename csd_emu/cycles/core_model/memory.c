@@ -7,8 +7,8 @@
 
 /* Ways, from ARM's manual. The first levels replace a random line, the second its least recently used one. */
 enum { L1_DATA_WAYS = 4, L1_INSTRUCTION_WAYS = 2, L2_WAYS = 16 };
-/* Cycles lost when the micro TLB misses, and when the main one does too: the walk's tables are in L2, mostly. */
-enum { MICRO_TLB_MISS = 2, TLB_MISS = 20 };
+/* Cycles of a walk when the main TLB misses: its tables are in L2, mostly. */
+enum { TLB_MISS = 20 };
 /* A line of instructions that L2 has: some of its latency is hidden by fetching ahead. */
 enum { FETCH_FROM_L2 = 8 };
 /* Equal strides before a stream is prefetched, and the longest stride in lines. */
@@ -36,14 +36,18 @@ bool memory_init(struct core *core)
     m->zeroed_line = INT64_C(1) << 57;
     m->random = 2463534242u;
     m->dram_cycles = (unsigned)((uint64_t)p->dram_nanoseconds * p->clock_megahertz / 1000);
-    m->line_cycles = (LINE_BYTES * p->clock_megahertz + p->dram_megabytes_per_second / 2) / p->dram_megabytes_per_second;
+    unsigned bandwidth = p->dram_megabytes_per_second;
+    m->line_cycles = (LINE_BYTES * p->clock_megahertz + bandwidth / 2) / bandwidth;
     return cache_init(&m->l1_data, p->l1_data_kibibytes, L1_DATA_WAYS) &&
            cache_init(&m->l1_instruction, p->l1_instruction_kibibytes, L1_INSTRUCTION_WAYS) &&
            cache_init(&m->l2, p->l2_kibibytes, L2_WAYS);
 }
 
 /* ------------------------------------------------------------------------------------------------ caches */
-static struct line *set_of(struct cache *cache, uint64_t line) { return cache->lines + (line & (cache->sets - 1)) * cache->ways; }
+static struct line *set_of(struct cache *cache, uint64_t line)
+{
+    return cache->lines + (line & (cache->sets - 1)) * cache->ways;
+}
 
 static struct line *find(struct cache *cache, uint64_t line)
 {

@@ -12,7 +12,7 @@ from firmware_agent.common.errors import ConfigurationError
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"l1_data_kibibytes": 48}, "48 KiB make no cache"),
+        ({"l1_data_kibibytes": 48}, "48 is no core's; 4 to 64 can be modelled, powers of two alone"),
         ({"l1_data_kibibytes": 64, "l2_kibibytes": 64, "clock_megahertz": 50}, "clock_megahertz: 50 is no core's"),
         ({"l1_data_kibibytes": 64, "l2_kibibytes": 32}, "l2_kibibytes: 32 is no core's"),
         ({"line_fills": 0}, "line_fills: 0"),
