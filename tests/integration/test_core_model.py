@@ -172,6 +172,19 @@ def test_a_branch_that_is_predicted_wrongly_costs_so_many_cycles(model: ctypes.C
     assert (chance - steady) / wrong >= CoreParameters().mispredict_cycles - 1
 
 
+def test_a_pattern_of_outcomes_is_learned(model: ctypes.CDLL) -> None:
+    pattern = [True, True, False, True, False]
+    _, learned = branches(model, pattern * 60)
+    _, later = branches(model, pattern * 200)
+    assert 0 < learned == later < 60
+
+
+def test_one_branch_issues_in_a_cycle(model: ctypes.CDLL) -> None:
+    with ModelCore(model) as core:
+        cycles = [core.run([BRANCH_EQUAL], (), 0x400004, 0x400000) for _ in range(100)]
+        assert cycles[-1] - cycles[-41] == 40
+
+
 def test_a_taken_branch_costs_a_cycle_but_not_in_a_loop_on_itself(model: ctypes.CDLL) -> None:
     jump, times = 0x14000000, 100  # b: where to is said by the next block
     with ModelCore(model) as core:

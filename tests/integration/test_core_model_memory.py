@@ -59,6 +59,14 @@ def test_code_that_fits_is_fetched_once(model: ctypes.CDLL, kibibytes: int, miss
         assert (core.counters.cycles - cycles == 8 * len(starts)) == (not misses)
 
 
+def test_code_is_translated_page_by_page(model: ctypes.CDLL) -> None:
+    starts = [0x400000 + (PAGE + LINE) * page for page in range(20)]
+    with ModelCore(model) as core:
+        for start in [start for start in starts for _ in range(2)]:
+            core.run([NOP, NOP], (), start, start)
+        assert core.counters.tlb_misses == len(starts)
+
+
 @pytest.mark.parametrize("fills", [1, 2, 4])
 def test_so_many_lines_are_filled_at_once(model: ctypes.CDLL, fills: int) -> None:
     # ldr x4 to x7, [x2]; add x8, x4, x5; add x9, x6, x7
@@ -81,12 +89,40 @@ def test_whole_lines_are_written_without_being_read(model: ctypes.CDLL) -> None:
         assert cycles >= size / LINE * LINE * USUAL.clock_megahertz / USUAL.dram_megabytes_per_second
 
 
-def test_lines_that_are_written_in_part_are_read_and_written_back(model: ctypes.CDLL) -> None:
-    size = 4 << 20
+def test_each_line_that_was_written_in_part_is_read_once_and_written_back_once(model: ctypes.CDLL) -> None:
+    written, others = range(BASE, BASE + (1 << 20), LINE), range(2 * BASE, 2 * BASE + (2 << 20), LINE)
+    with ModelCore(model, CoreParameters(prefetch_streams=0)) as core:
+        accesses(core, [STORE], written)
+        accesses(core, [LOAD], others)  # displace them all
+        moved = core.counters.dram_bytes // LINE - core.counters.instruction_misses
+        assert moved == 2 * len(written) + len(others)
+
+
+@pytest.mark.parametrize(
+    ("lines", "prefetches"),
+    [
+        ([0, 1], 0),
+        ([0, 1, 2], 5),
+        ([0, 1, 2, 3], 6),
+        ([30, 29, 28], 5),
+        ([0, 2, 4], 5),
+        ([0, 9, 18], 0),
+        ([10, 11, 9, 12], 0),
+        ([0, 1, 3], 5),  # a multiple of the stride
+        ([59, 60, 61], 2),  # not beyond the page
+        ([0, 100, 1, 101, 2, 102], 10),
+        (
+            [0, 100, 200, 300, 400, 1, 101, 201, 301, 401, 2, 102, 202, 302, 402],
+            0,
+        ),  # five streams, and four are followed
+    ],
+)
+def test_the_third_line_of_a_stream_has_the_next_ones_fetched(
+    model: ctypes.CDLL, lines: list[int], prefetches: int
+) -> None:
     with ModelCore(model) as core:
-        accesses(core, [STORE], range(BASE, BASE + size, LINE))
-        cached = (USUAL.l2_kibibytes + USUAL.l1_data_kibibytes) << 10
-        assert 2 * size - cached <= core.counters.dram_bytes <= 2 * size
+        accesses(core, [LOAD], [BASE + LINE * line for line in lines])
+        assert core.counters.prefetches == prefetches
 
 
 def test_a_line_that_is_zeroed_is_not_read(model: ctypes.CDLL) -> None:
@@ -122,3 +158,23 @@ def test_a_product_in_blocks_misses_less_and_is_faster(model: ctypes.CDLL) -> No
     assert plain.l1_misses > 5 * blocked.l1_misses
     assert plain.cycles > 1.5 * blocked.cycles
     assert plain.cycles / plain.instructions >= 0.5
+
+
+def test_a_prefetched_line_that_is_used_keeps_its_stream_going(model: ctypes.CDLL) -> None:
+    lines = [BASE + LINE * line for line in range(PAGE // LINE)]
+    with ModelCore(model) as core:
+        accesses(core, [LOAD], lines)
+        assert (core.counters.l1_misses, core.counters.prefetches) == (3, len(lines) - 3)
+
+
+def test_stores_to_a_line_that_is_under_way_take_no_other_room(model: ctypes.CDLL) -> None:
+    def cycles(addresses: list[int]) -> int:
+        with ModelCore(model, CoreParameters(l1_data_kibibytes=4, prefetch_streams=0)) as core:
+            core.run([NOP] * 60, (), 0x400000)
+            before = core.counters.cycles
+            return core.run([STORE] * len(addresses), addresses, 0x400000) - before
+
+    lines = [BASE + 512 * number for number in range(8)]
+    few, twice = cycles(lines[:4]), cycles([address + part for address in lines[:4] for part in (0, 8)])
+    assert few <= twice <= few + 4  # a cycle each at most
+    assert cycles(lines) > twice + USUAL.dram_nanoseconds / 2  # six have room

@@ -68,6 +68,7 @@ class Counters(ctypes.Structure):
     l2_misses: int
     tlb_misses: int
     instruction_misses: int
+    prefetches: int
     mispredicted: int
     _fields_ = [
         (name, ctypes.c_uint64)
