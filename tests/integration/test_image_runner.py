@@ -8,6 +8,7 @@ from csd_emu.image.layer import Stages
 from csd_emu.image.runner import Runner, find_tool
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
+from tests.support.commands import wait_until
 
 
 def python(program: str) -> list[str | Path]:
@@ -56,7 +57,7 @@ def test_cancelling_kills_what_runs_and_starts_no_more(tmp_path: Path) -> None:
     runner = Runner(cancelled)
     threading.Timer(0.05, cancelled.set).start()
     with pytest.raises(ImageError, match="cancelled"):
-        runner.run(python(f"import time; time.sleep(5); open({str(late)!r}, 'w')"), "wait")
+        runner.run(python(f"import time; time.sleep(60); open({str(late)!r}, 'w')"), "wait")
     with pytest.raises(ImageError, match="cancelled"):
         runner.run(python(f"open({str(late)!r}, 'w')"), "start")
     assert not late.exists()
@@ -73,14 +74,13 @@ def test_parallel_work_is_all_done() -> None:
 def test_a_failure_ends_what_runs_in_parallel(tmp_path: Path) -> None:
     runner = Runner()
     started, late = tmp_path / "started", tmp_path / "late"
-    slow = f"import time; open({str(started)!r}, 'w'); time.sleep(5); open({str(late)!r}, 'w')"
+    slow = f"import time; open({str(started)!r}, 'w'); time.sleep(60); open({str(late)!r}, 'w')"
 
     def work(item: int) -> None:
         if item == 0:
             runner.run(python(slow), "wait")
         else:
-            while not started.exists():
-                pass
+            wait_until(started.exists)
             raise ImageError("the second fails")
 
     with pytest.raises(ImageError, match="the second fails"):
