@@ -89,9 +89,12 @@ def test_whole_lines_are_written_without_being_read(model: ctypes.CDLL) -> None:
         assert cycles >= size / LINE * LINE * USUAL.clock_megahertz / USUAL.dram_megabytes_per_second
 
 
-def test_each_line_that_was_written_in_part_is_read_once_and_written_back_once(model: ctypes.CDLL) -> None:
+@pytest.mark.parametrize(("l1", "l2"), [(32, 512), (64, 64)])  # where both are alike L1 keeps lines that L2 has not
+def test_each_line_that_was_written_in_part_is_read_once_and_written_back_once(
+    model: ctypes.CDLL, l1: int, l2: int
+) -> None:
     written, others = range(BASE, BASE + (1 << 20), LINE), range(2 * BASE, 2 * BASE + (2 << 20), LINE)
-    with ModelCore(model, CoreParameters(prefetch_streams=0)) as core:
+    with ModelCore(model, CoreParameters(prefetch_streams=0, l1_data_kibibytes=l1, l2_kibibytes=l2)) as core:
         accesses(core, [STORE], written)
         accesses(core, [LOAD], others)  # displace them all
         moved = core.counters.dram_bytes // LINE - core.counters.instruction_misses
