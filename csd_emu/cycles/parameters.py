@@ -8,6 +8,9 @@ import msgspec
 
 from firmware_agent.common.errors import ConfigurationError
 
+# Raised when the model comes to count other cycles of the same code: tables of before are of another core.
+MODEL_VERSION = 2
+
 
 class CoreParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A Cortex-A53 and its memory. docs/cycles.md has the source of each figure.
@@ -56,8 +59,8 @@ class CoreParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """16 hex digits that another core would not have."""
-        return hashlib.sha256(self.options().encode()).hexdigest()[:16]
+        """16 hex digits that another core, or another version of the model, would not have."""
+        return hashlib.sha256(f"{MODEL_VERSION} {self.options()}".encode()).hexdigest()[:16]
 
 
 # The plugin has the same (core_model/core.c), for it is started by hand too.
