@@ -102,8 +102,8 @@ class DeviceSession:
 
     async def _write(self, data: bytes) -> None:
         async with self._turn:
+            self.sent_bytes += len(data)  # before: the device may answer before the write returns
             await self._stream.write(data)
-            self.sent_bytes += len(data)
 
     async def receive(self, deadline: Deadline | None) -> AnyFrame:
         """Return the next frame; without a deadline, whenever it comes. One task at a time receives.

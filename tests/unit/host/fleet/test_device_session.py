@@ -46,6 +46,23 @@ async def test_a_job_and_a_round_there_and_back() -> None:
     assert not drive.session.closed
 
 
+class AnswersDuringWrite(FakeDrive):
+    """Has answered before the host's write returns, as a drive may on a busy host."""
+
+    async def write(self, message: bytes) -> None:
+        await super().write(message)
+        await asyncio.Event().wait()
+
+
+async def test_bytes_count_as_sent_once_the_device_can_answer_them() -> None:
+    drive = AnswersDuringWrite()
+    drive.pump()
+    sending = asyncio.ensure_future(drive.session.send(JOB))
+    assert await drive.session.expect(Ready, soon()) == Ready(5)
+    assert drive.session.sent_bytes == len(encode(JOB))
+    sending.cancel()
+
+
 class Misbehaves(FakeDrive):
     """Answers a task with the given frames."""
 
