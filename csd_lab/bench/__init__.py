@@ -17,7 +17,7 @@ _EMULATION = ("repeatability", "startup", "slowdown", "memory", "image", "calibr
 # Name -> its module, in which it is the function `bench_NAME` of a `harness.Bench` and of its own options.
 BENCHES = {
     **dict.fromkeys(_EMULATION, "emulation"),
-    "fidelity": "cycle_repeats",
+    "fidelity": "bench_fidelity",
     "metrics": "monitoring.bench_metrics",
     **dict.fromkeys(("scrape", "page"), "monitoring.served_pages"),
     "kill": "endurance.killed_runs",

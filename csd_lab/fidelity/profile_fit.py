@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from csd_emu.profiles.calibration.calibration_table import CalibrationTable
-from csd_emu.profiles.calibration.cycle_counts import spread_of
+from csd_emu.profiles.calibration.table_fit import spread_of
 from csd_emu.profiles.profile import PARALLEL_PHASES, REFERENCE_HERTZ, Profile
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 

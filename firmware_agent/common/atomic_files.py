@@ -84,18 +84,20 @@ def append_file(path: Path, mode: int = 0o666) -> IO[bytes]:
         raise
 
 
-def read_file(path: Path, most_bytes: int, *, special: bool = False) -> bytes:
+def read_file(path: Path, most_bytes: int, *, special: bool = False, follow: bool = True) -> bytes:
     """Return the content of `path`.
 
     Args:
         path: the file.
         most_bytes: it may have.
         special: whether it may be a pipe or a device, which a person has named on the command line.
+        follow: whether it may be a link.
 
     Raises:
         OSError: it cannot be read, has more bytes, or is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if special else os.O_NONBLOCK))
+    flags = os.O_RDONLY | os.O_CLOEXEC | (0 if special else os.O_NONBLOCK) | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
     with open(descriptor, "rb") as stream:
         if not special:
             _check_regular(descriptor)

@@ -9,7 +9,7 @@ from csd_emu.cycles.mark_file import CycleMark, read_marks
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles, RowCycles, split_steps
 from firmware_agent.common.frames.measure_frames import PhaseMark
 
-# Index of a phase's mark -> its name.
+# The mark at a phase's end -> the phase's name.
 _PHASES = {
     mark: mark.name.lower() for mark in (PhaseMark.FORWARD, PhaseMark.BACKWARD, PhaseMark.UPDATE, PhaseMark.ENCODE)
 }

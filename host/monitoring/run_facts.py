@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from host.core.summary import INSTRUCTIONS
+
 
 @dataclass(frozen=True)
 class DeviceFacts:
@@ -30,7 +32,7 @@ class DeviceFacts:
     scales: Mapping[str, float]
     hello: Mapping[str, str]
     hypervisor: str = ""
-    core_model: str = "instructions"
+    core_model: str = INSTRUCTIONS
 
     @property
     def info(self) -> tuple[str, ...]:

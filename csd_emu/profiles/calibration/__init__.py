@@ -8,7 +8,7 @@ from csd_emu.profiles.calibration.calibration_table import (
     median_step,
     row_mark,
 )
-from csd_emu.profiles.calibration.cycle_counts import spread_of
+from csd_emu.profiles.calibration.table_fit import spread_of
 from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey
 from csd_emu.profiles.calibration.table_store import CalibrationStore, CoreModel, ModelTables, load_table
 

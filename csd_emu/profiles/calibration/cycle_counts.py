@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
+from csd_emu.profiles.calibration.table_fit import spread_of
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTime, LayerTimes
@@ -69,14 +69,6 @@ class RowCycles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def spread(self) -> float:
         """How far the cycles per instruction of whole steps scatter (see `spread_of`)."""
         return spread_of([step.total.per_instruction for step in self.steps])
-
-
-def spread_of(values: Sequence[float]) -> float:
-    """Return how far measured values scatter: the distance of their quartiles over their median; 0 of one alone."""
-    if len(values) < 2:
-        return 0.0
-    low, middle, high = np.quantile(np.array(values), [0.25, 0.5, 0.75])
-    return float((high - low) / middle) if middle > 0 else float("inf")
 
 
 def scaled(seconds: PhaseSeconds, factors: Mapping[str, float]) -> PhaseSeconds:

@@ -8,12 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from csd_emu.profiles.calibration.calibration_table import (
-    FORMAT,
-    PHASES,
-    CalibrationRow,
-    CalibrationTable,
-)
+from csd_emu.profiles.calibration.calibration_table import FORMAT, PHASES, CalibrationRow, CalibrationTable
 from csd_emu.profiles.calibration.table_key import REFERENCE_CORE
 from firmware_agent.common.errors import CalibrationError
 

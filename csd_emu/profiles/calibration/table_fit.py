@@ -11,6 +11,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
+import numpy as np
+
 Point = tuple[int, float]
 # The batch sizes from which on other kernels may run.
 KERNEL_CHANGES = (2, 16)
@@ -65,6 +67,14 @@ def trend(points: Sequence[Point]) -> tuple[float, float]:
 def has_kernels(batches: Sequence[int], batch_size: int) -> bool:
     """Return whether one of the measured `batches` ran the kernels that torch has for `batch_size`."""
     return any(_range(batch) == _range(batch_size) for batch in batches)
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Return how far measured values scatter: the distance of their quartiles over their median; 0 of one alone."""
+    if len(values) < 2:
+        return 0.0
+    low, middle, high = np.quantile(np.array(values), [0.25, 0.5, 0.75])
+    return float((high - low) / middle) if middle > 0 else float("inf")
 
 
 def _on_line(points: Sequence[Point], batch_size: int) -> float:

@@ -22,6 +22,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
 from host.core.records import EventKind, EventRecord
 from host.core.run_stats import RunStats
+from host.core.summary import INSTRUCTIONS
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.report.charts.chart_svg import ChartSvg, draw_chart, draw_timeline
 from host.monitoring.report.charts.plan_chart import plan_chart
@@ -104,7 +105,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             clocks={
                 clock: _CLOCKS.get(clock, "of a kind that this version does not know")
                 for clock in [*totals.clock.split("+"), str(run.array.get("core_model", ""))]
-                if clock and clock != "instructions"
+                if clock and clock != INSTRUCTIONS
             },
             charts=_charts(run, totals),
             traces=_traces(run, folder or run.path),

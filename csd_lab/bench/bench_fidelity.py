@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import statistics
 import time
-from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from csd_emu.profiles.calibration import CalibrationTable
 from csd_emu.util.progress import Silent
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import Bench, cpu_hogs
+from csd_lab.bench.harness import Bench, cpu_hogs, spread
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.models import ModelSpec
 from host.app.calibration_measurement import calibrate
@@ -50,7 +48,7 @@ def bench_fidelity(bench: Bench) -> BenchReport:
     figures = {
         "repeat": max(spread(values) for values in ratios),
         "calibrate_over_today": min(seconds) / plain_seconds,
-        "left_out_error": left_out_error(tables[0].in_cycles()),
+        "left_out_error": abs(tables[0].in_cycles().error_estimate()[max(BATCHES)]),
     }
     samples: dict[str, Any] = {"cycles_per_instruction": dict(zip(map(str, BATCHES), ratios, strict=True))}
     samples |= {"wall_seconds": {"without": plain_seconds, "with": seconds}, "clocks": {"calibrate_over_today": "wall"}}
@@ -62,20 +60,7 @@ def step_ratio(table: CalibrationTable, batch_size: int) -> float:
     (row,) = (row for row in table.rows if row.batch_size == batch_size)
     if row.cycles is None:
         raise EnvironmentUnfit("bench fidelity: cycles were not counted; what was said before has the cause")
-    ordered = sorted(step.total.per_instruction for step in row.cycles.steps)
-    return ordered[len(ordered) // 2]
-
-
-def spread(values: Sequence[float]) -> float:
-    """Return (max - min) / mean."""
-    return (max(values) - min(values)) / (sum(values) / len(values))
-
-
-def left_out_error(table: CalibrationTable) -> float:
-    """Return how far the table without its largest batch is from that one."""
-    *rows, last = table.rows
-    rest = msgspec.structs.replace(table, rows=tuple(rows))
-    return abs(rest.step_seconds(last.batch_size).total / last.seconds.total - 1)
+    return statistics.median(step.total.per_instruction for step in row.cycles.steps)
 
 
 def _calibrate(request: CalibrationRequest, bench: Bench) -> tuple[CalibrationTable, float]:
