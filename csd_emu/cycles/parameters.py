@@ -9,7 +9,7 @@ import msgspec
 from firmware_agent.common.errors import ConfigurationError
 
 # Raised when the model comes to count other cycles of the same code: tables of before are of another core.
-MODEL_VERSION = 2
+MODEL_VERSION = 3
 
 
 class CoreParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +23,7 @@ class CoreParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dram_megabytes_per_second: of the memory's bus, for one core.
         line_fills: misses of the first level that can be under way at once.
         prefetch_streams: that the prefetcher follows at once; 0 for no prefetcher.
-        prefetch_lines: how far ahead of a stream it reads.
+        prefetch_lines: how far ahead of a stream it reads, and how many lines are under way at once.
         mispredict_cycles: lost at a branch that was predicted wrongly.
     """
 

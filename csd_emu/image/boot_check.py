@@ -50,7 +50,7 @@ def check_boot(
         ImageError: the boot failed; carries the last lines of the console.
     """
     process = subprocess.Popen(
-        _command(bootable), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        machine_command(bootable), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         console = _watch(process, Deadline(deadline_seconds), cancelled)
@@ -60,6 +60,26 @@ def check_boot(
         if process.stdout is not None:
             process.stdout.close()
     return judge(console)
+
+
+def machine_command(bootable: Bootable) -> list[str]:
+    """Return QEMU's command for a machine of one core without network, whose console is standard output.
+
+    Raises:
+        EnvironmentUnfit: QEMU is not installed.
+    """
+    tools = find_qemu()
+    drive = f"if=none,id=root,format=raw,snapshot=on,file={str(bootable.disk).replace(',', ',,')}"
+    # Should this process be killed, the kernel ends the machine too.
+    guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+    return [
+        *(*guard, tools.emulator, "-machine", f"{tools.machine},gic-version=2", "-cpu", "cortex-a53", "-m", _MEMORY),
+        *("-accel", "tcg", "-icount", "shift=0,sleep=on", "-nodefaults", "-no-user-config", "-no-reboot"),
+        *("-display", "none", "-serial", "stdio", "-drive", drive, "-device", "virtio-blk-pci,drive=root"),
+        *("-netdev", "hubport,id=nowhere,hubid=0", "-device", "virtio-net-pci,netdev=nowhere"),
+        *sandbox(tools.emulator),
+        *("-kernel", str(bootable.kernel), "-initrd", str(bootable.initrd), "-append", bootable.cmdline),
+    ]
 
 
 def judge(console: str) -> dict[str, Any]:
@@ -115,18 +135,3 @@ def _watch(process: subprocess.Popen[bytes], deadline: Deadline, cancelled: thre
             if not piece or (_READY.encode() in shown and b"\n" in shown.partition(_READY.encode())[2]):
                 return shown.decode(errors="replace")
     return shown.decode(errors="replace") + f"\n(no end after {deadline.seconds:.0f} s)"
-
-
-def _command(bootable: Bootable) -> list[str]:
-    tools = find_qemu()
-    drive = f"if=none,id=root,format=raw,snapshot=on,file={str(bootable.disk).replace(',', ',,')}"
-    # Should this process be killed, the kernel ends the machine too.
-    guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-    return [
-        *(*guard, tools.emulator, "-machine", f"{tools.machine},gic-version=2", "-cpu", "cortex-a53", "-m", _MEMORY),
-        *("-accel", "tcg", "-icount", "shift=0,sleep=on", "-nodefaults", "-no-user-config", "-no-reboot"),
-        *("-display", "none", "-serial", "stdio", "-drive", drive, "-device", "virtio-blk-pci,drive=root"),
-        *("-netdev", "hubport,id=nowhere,hubid=0", "-device", "virtio-net-pci,netdev=nowhere"),
-        *sandbox(tools.emulator),
-        *("-kernel", str(bootable.kernel), "-initrd", str(bootable.initrd), "-append", bootable.cmdline),
-    ]

@@ -45,7 +45,7 @@ def test_a_bad_boot_says_why_and_shows_the_console(text: str, why: str) -> None:
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(check, "_command", lambda _: [sys.executable, "-c", program])
+    monkeypatch.setattr(check, "machine_command", lambda _: [sys.executable, "-c", program])
 
 
 def test_the_machine_is_ended_once_the_agent_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:

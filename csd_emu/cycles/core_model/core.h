@@ -90,7 +90,8 @@ struct stream { int64_t last, stride, ahead; int confidence; uint32_t used; };
 
 /* Cycles lost when the micro TLB misses (ARM's manual); a miss of the main one stalls the pipeline besides. */
 enum { MICRO_TLB_MISS = 2 };
-enum { MICRO_TLB = 10, TLB_SETS = 128, TLB_WAYS = 4, MOST_FILLS = 8, STORE_BUFFER = 6, MOST_STREAMS = 8 };
+enum { MICRO_TLB = 10, TLB_SETS = 128, TLB_WAYS = 4, STORE_BUFFER = 6 };
+enum { MOST_FILLS = 8, MOST_STREAMS = 8, MOST_PREFETCHES = 16 };
 
 struct memory {
     struct cache l1_data, l1_instruction, l2;
@@ -99,7 +100,7 @@ struct memory {
     uint64_t micro_tlb[MICRO_TLB], tlb[TLB_SETS][TLB_WAYS], instruction_page;
     unsigned micro_next;
     uint8_t tlb_next[TLB_SETS];
-    uint64_t fills[MOST_FILLS];                              /* cycle in which each line fill is free */
+    uint64_t fills[MOST_FILLS], prefetches[MOST_PREFETCHES]; /* cycle in which each line fill is free */
     uint64_t store_free[STORE_BUFFER], store_line[STORE_BUFFER];
     uint64_t bus_free;
     int64_t written_line;                                    /* read-allocate mode: the last line that missed */

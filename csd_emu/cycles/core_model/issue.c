@@ -90,6 +90,10 @@ uint64_t issue(struct pipeline *p, const struct operation *o)
         uint64_t ready = available(p, o->source[i], o->use[i]);
         if (ready > cycle) cycle = ready;
     }
+    for (unsigned i = 0; i < o->results; i++) { /* results are written in order: a load that is under way comes first */
+        uint64_t pending = p->producer[o->result[i]] == BY_LOAD ? p->ready[o->result[i]] : 0;
+        if (pending > cycle + o->latency[i]) cycle = pending - o->latency[i];
+    }
     advance(p, cycle);
     for (;;) {
         bool full = p->issued == 2 || p->closed || (p->issued && (o->flags & ISSUES_ALONE));

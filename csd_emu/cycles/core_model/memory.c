@@ -141,7 +141,10 @@ static struct stream *stream_of(struct core *core, int64_t line, bool *known)
     return oldest;
 }
 
-/* Follow streams of equal strides, and read so many lines ahead of one, but not beyond its page. */
+/*
+ * Follow streams of equal strides, and read so many lines ahead of one, but not beyond its page. No more lines than
+ * that are under way for all streams together (ARM's manual, CPUACTLR_EL1: outstanding prefetches).
+ */
 static void prefetch(struct core *core, int64_t line, uint64_t cycle)
 {
     struct memory *m = &core->memory;
@@ -163,9 +166,13 @@ static void prefetch(struct core *core, int64_t line, uint64_t cycle)
     while (up ? s->ahead < target : s->ahead > target) {
         int64_t next = s->ahead + s->stride;
         if (next >> (PAGE_BITS - LINE_BITS) != line >> (PAGE_BITS - LINE_BITS)) break;
+        bool there = find(&m->l1_data, (uint64_t)next);
+        uint64_t *slot = free_slot(m->prefetches, core->parameters.prefetch_lines);
+        if (!there && *slot > cycle) break;
         s->ahead = next;
-        if (find(&m->l1_data, (uint64_t)next)) continue;
-        fill(core, (uint64_t)next, read_line(core, (uint64_t)next, cycle))->prefetched = true;
+        if (there) continue;
+        *slot = read_line(core, (uint64_t)next, cycle);
+        fill(core, (uint64_t)next, *slot)->prefetched = true;
         core->counters.prefetches++;
     }
 }
@@ -196,6 +203,7 @@ uint64_t load_line(struct core *core, uint64_t line, uint64_t cycle)
     core->counters.l1_misses++;
     uint64_t *slot = free_slot(m->fills, core->parameters.line_fills);
     uint64_t start = *slot > cycle ? *slot : cycle;
+    advance(&core->pipeline, start); /* it waits in the pipeline for a line fill that is free */
     *slot = read_line(core, line, start);
     uint64_t ready = *slot;
     fill(core, line, ready);
