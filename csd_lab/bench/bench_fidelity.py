@@ -1,4 +1,4 @@
-"""Cycles of the core model: how well they repeat, what counting them costs, and how a table in cycles foretells."""
+"""Cycles of the core model: how well they repeat, what counting costs, how a table foretells, and published boards."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import dataclasses
 import os
 import statistics
 import time
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from csd_emu.profiles.calibration import CalibrationTable
 from csd_emu.util.progress import Silent
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, cpu_hogs, spread
+from csd_lab.fidelity.board_fidelity import (
+    BANDWIDTH,
+    COREMARK,
+    LATENCY,
+    NETWORK,
+    THREADS,
+    BoardFidelity,
+    compare_boards,
+)
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.models import ModelSpec
 from host.app.calibration_measurement import calibrate
@@ -28,9 +40,15 @@ def bench_fidelity(bench: Bench) -> BenchReport:
 
     Calibrate digits_cnn with cycles on five fresh VMs, two of them beside hogs on the host, and on one without cycles.
 
+    Then the core model's predictions are held against published boards (`csd-emu fidelity`); of networks and CoreMark
+    only if CSD_NCNN and CSD_COREMARK name the programs.
+
     Figures: `repeat`, the largest spread over the boots of a step's cycles per instruction, (max - min) / mean, over
     the batch sizes; `calibrate_over_today`, wall seconds of calibrating with cycles over without, nothing beside it;
-    `left_out_error`, |foretold / measured - 1| of the largest batch, in cycles, by a table without its row.
+    `left_out_error`, |foretold / measured - 1| of the largest batch, in cycles, by a table without its row. Of what is
+    judged of boards, |predicted / published - 1|: `memory_error_median`, of bandwidths or of latencies, whichever is
+    larger; `cnn_error_median` and `cnn_error_worst`, of networks with one thread; `threads_error_median`, of speed-ups;
+    `coremark_per_mhz_error`.
     """
     request = make_request(ModelSpec("digits_cnn"), (1, 8, 8), BATCHES, seed=bench.seed)
     bench.progress.stage("calibrate without cycles")
@@ -50,9 +68,26 @@ def bench_fidelity(bench: Bench) -> BenchReport:
         "calibrate_over_today": min(seconds) / plain_seconds,
         "left_out_error": abs(tables[0].in_cycles().error_estimate()[max(BATCHES)]),
     }
-    samples: dict[str, Any] = {"cycles_per_instruction": dict(zip(map(str, BATCHES), ratios, strict=True))}
+    coremark = [Path(each) for each in os.environ.get("CSD_COREMARK", "").split()]
+    ncnn = os.environ.get("CSD_NCNN")
+    boards = compare_boards(Path(ncnn) if ncnn else None, coremark, bench.paths, bench.progress)
+    figures |= board_figures(boards)
+    samples: dict[str, Any] = {"boards": msgspec.to_builtins(boards)}
+    samples |= {"cycles_per_instruction": dict(zip(map(str, BATCHES), ratios, strict=True))}
     samples |= {"wall_seconds": {"without": plain_seconds, "with": seconds}, "clocks": {"calibrate_over_today": "wall"}}
     return bench.report("counted", figures, samples)
+
+
+def board_figures(boards: BoardFidelity) -> dict[str, float]:
+    """Return the figures of a comparison with boards: of the kinds that were compared."""
+    median, worst = boards.median_errors, boards.worst_errors
+    figures = {"memory_error_median": max(median[BANDWIDTH], median[LATENCY])}
+    if NETWORK in median:
+        figures |= {"cnn_error_median": median[NETWORK], "cnn_error_worst": worst[NETWORK]}
+        figures["threads_error_median"] = median[THREADS]
+    if COREMARK in median:
+        figures["coremark_per_mhz_error"] = median[COREMARK]
+    return figures
 
 
 def step_ratio(table: CalibrationTable, batch_size: int) -> float:

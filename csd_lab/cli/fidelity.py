@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from csd_emu.util.paths import Paths
+from firmware_agent.common.errors import ConfigurationError
 from host.core.console import StageProgress, console, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
+    from csd_lab.fidelity.board_fidelity import BoardFidelity
     from csd_lab.fidelity.drive_fidelity import FidelityReport
+
+_KINDS = {
+    "bandwidth": "memory: read and copy",
+    "latency": "memory: random reads",
+    "network": "networks, one thread",
+    "threads": "networks, speed-up by threads",
+    "coremark": "CoreMark per MHz",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -21,8 +31,20 @@ def register(app: typer.Typer) -> None:
 
 
 def fidelity(
-    drive: Annotated[str, typer.Argument(help="a drive of the inventory; it must be installed and enrolled")],
-    inventory: Annotated[Path, typer.Option(metavar="DRIVES.YAML", help="which drives, and how to reach them")],
+    drive: Annotated[
+        str | None, typer.Argument(help="a drive of the inventory, installed and enrolled; else published boards")
+    ] = None,
+    inventory: Annotated[
+        Path | None, typer.Option(metavar="DRIVES.YAML", help="which drives, and how to reach them")
+    ] = None,
+    ncnn: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", envvar="CSD_NCNN", help="ncnn's networks (NAME.param) and packages, to compare"),
+    ] = None,
+    coremark: Annotated[
+        list[Path] | None,
+        typer.Option(envvar="CSD_COREMARK", help="CoreMark for 64-bit ARM Linux; its loader before it"),
+    ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="a built-in name or my_net.py:build; can be repeated; else digits_cnn")
     ] = None,
@@ -34,7 +56,12 @@ def fidelity(
     seed: Annotated[int, typer.Option(help="of weights and images", min=0, max=2**31 - 1)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
 ) -> None:
-    """Measure models on a real drive, and say how far the emulation of its profile differs from it."""
+    """Say how far emulation is from real drives: from one that is measured now, or from boards that others measured."""
+    if drive is None:
+        compare_published(ncnn, coremark or [], as_json)
+        return
+    if inventory is None:
+        raise ConfigurationError(f"fidelity {drive}: an --inventory says how to reach the drive; name its file")
     with INTERRUPTS.deferred():
         from csd_lab.fidelity.drive_fidelity import measure_fidelity
         from host.app.real_drive import RealDrive
@@ -46,6 +73,30 @@ def fidelity(
     with StageProgress(quiet=as_json) as progress:
         report = measure_fidelity(requests, found, Paths.default(), progress)
     print_json(report) if as_json else print_fidelity(report)
+
+
+def compare_published(ncnn: Path | None, coremark: list[Path], as_json: bool) -> None:
+    """Compare the core model with published boards, and print what came of it."""
+    from csd_lab.fidelity.board_fidelity import compare_boards
+
+    with StageProgress(quiet=as_json) as progress:
+        report = compare_boards(ncnn, coremark, Paths.default(), progress)
+    print_json(report) if as_json else print_boards(report)
+
+
+def print_boards(report: BoardFidelity) -> None:
+    """Print each figure beside its published one, and the errors of each kind."""
+    title = f"predicted ({report.predicted_clock}, {report.core_model}) and published ({report.published_clock})"
+    table = figures_table(title, ("board", "figure", "predicted", "published", "error"), left=("board", "figure"))
+    for figure in report.figures:
+        mark = "" if figure.judged else " *"
+        values = f"{figure.predicted:.4g}", f"{figure.published:.4g}", f"{figure.error:+.0%}{mark}"
+        table.add_row(figure.board, f"{figure.name}, {figure.unit}", *values)
+    console.print(table)
+    console.print("* not judged: the board's parameters were set from it, or it follows from these", soft_wrap=True)
+    for kind, median in report.median_errors.items():
+        worst = report.worst_errors[kind]
+        console.print(f"{_KINDS[kind]}: median error {median:.1%}, worst {worst:.0%}", soft_wrap=True)
 
 
 def print_fidelity(report: FidelityReport) -> None:

@@ -31,7 +31,7 @@ _START = f"""#!/bin/sh
 cd {FOLDER}
 PYTHONPATH={FOLDER}/site:/opt/csd/site:/opt/csd
 export PYTHONPATH
-%s > /dev/ttyAMA0 2>&1
+{{ %s; }} > /dev/ttyAMA0 2>&1
 echo "BENCHMARK ended with $?" > /dev/ttyAMA0
 busybox poweroff -f
 """

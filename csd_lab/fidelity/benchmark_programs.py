@@ -1,0 +1,134 @@
+"""What is compared with boards: loops over memory, ncnn's networks and CoreMark, each run under the core model."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+
+from csd_emu.cycles.mark_file import CycleMark
+from csd_emu.cycles.plugin_build import CyclePlugin
+from csd_emu.image import Image
+from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
+from csd_lab.fidelity.bare_machine import run_bare
+from csd_lab.fidelity.benchmark_machine import run_program
+from firmware_agent.common.atomic_files import read_file
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.frames.measure_frames import PhaseMark
+from host.app.cycle_counter import phases_between
+
+# Of the loops over memory: bytes that are read, written and copied, the least memory of random reads, and how many.
+LOOP_BYTES, LEAST_KIBIBYTES, RANDOM_READS = 8 << 20, 16, 100_000
+_LOOPS = {1: "read", 2: "write", 3: "copy"}
+_RANDOM_READ = 4
+# CoreMark's arguments: seeds of the performance run, iterations, algorithms, contexts, bytes.
+_COREMARK = "0x0 0x0 0x66 {iterations} 7 1 2000"
+_ITERATIONS = (20, 220)
+# Wall time of a boot and of a network; a busy machine takes several times as long as a quiet one.
+_BOOT_SECONDS, _NETWORK_SECONDS = 300.0, 600.0
+_MOST_FILE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class MemoryTimes:
+    """What the loops over memory took, in the terms of `published.MemoryBoard`."""
+
+    megabytes_per_second: dict[str, float]
+    random_read_nanoseconds: dict[int, float]
+
+
+def measure_memory(plugin: CyclePlugin, most_kibibytes: int) -> MemoryTimes:
+    """Run the loops over memory on a bare core.
+
+    Raises:
+        EnvironmentUnfit: there is no compiler for ARM, or no QEMU.
+        CalibrationError: the program failed.
+    """
+    constants = {"BYTES": LOOP_BYTES, "LEAST_KIBIBYTES": LEAST_KIBIBYTES, "MOST_KIBIBYTES": most_kibibytes}
+    marks = run_bare(plugin, "memory_loops.c", constants | {"TIMES": RANDOM_READS})
+    megahertz = plugin.parameters.clock_megahertz
+    cycles = [(after.mark, after.cycles - before.cycles) for before, after in pairwise(marks)]
+    reads = [count / megahertz * 1000 / RANDOM_READS for mark, count in cycles if mark == _RANDOM_READ]
+    return MemoryTimes(
+        {_LOOPS[mark]: LOOP_BYTES / count * megahertz for mark, count in cycles if mark in _LOOPS},
+        {LEAST_KIBIBYTES << number: read - reads[0] for number, read in enumerate(reads)},
+    )
+
+
+def measure_networks(
+    image: Image, plugin: CyclePlugin, networks: Mapping[str, tuple[int, int, int]], folder: Path, release: str
+) -> dict[str, PhaseCycles]:
+    """Run networks of ncnn with one thread, and return what each counted.
+
+    Args:
+        image: of the drives.
+        plugin: the core model.
+        networks: name -> width, height and channels of the input.
+        folder: has a description of each, ``NAME.param``, and ncnn's package for the image's Python.
+        release: of ncnn.
+
+    Raises:
+        ConfigurationError: the folder lacks one of them.
+        CalibrationError: a network failed.
+    """
+    files = {f"{name}.param": _read(folder / f"{name}.param") for name in networks} | _package(folder, release)
+    sizes = "".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in networks.items())
+    files |= {"networks.txt": sizes.encode(), "ncnn_networks.py": _guest("ncnn_networks.py")}
+    seconds = _BOOT_SECONDS + _NETWORK_SECONDS * len(networks)
+    marks = run_program(image, plugin, "/usr/bin/python3 ncnn_networks.py", files, seconds)
+    return dict(zip(networks, _runs(marks), strict=True))
+
+
+def measure_coremark(image: Image, plugin: CyclePlugin, programs: Sequence[Path]) -> float:
+    """Run a CoreMark for 64-bit ARM Linux, behind its loader if it has one; return its iterations per million cycles.
+
+    Two runs are compared, so that what begins and ends a process is not counted.
+
+    Raises:
+        ConfigurationError: a program cannot be read.
+        CalibrationError: it failed.
+    """
+    files = {f"program-{number}": _read(path) for number, path in enumerate(programs)}
+    command = " ".join(f"./{name}" for name in files)
+    files["counted_command.py"] = _guest("counted_command.py")
+    runs = [f"/usr/bin/python3 counted_command.py {command} {_COREMARK.format(iterations=n)}" for n in _ITERATIONS]
+    few, many = _runs(run_program(image, plugin, " && ".join(runs), files, _BOOT_SECONDS + _NETWORK_SECONDS))
+    return (_ITERATIONS[1] - _ITERATIONS[0]) / (many.cycles - few.cycles) * 1e6
+
+
+def _runs(marks: list[CycleMark]) -> list[PhaseCycles]:
+    """Return what was counted before each mark `FORWARD`, since the mark before it."""
+    return [counts for name, counts in phases_between(marks) if name == PhaseMark.FORWARD.name.lower()]
+
+
+def _package(folder: Path, release: str) -> dict[str, bytes]:
+    """Return the files of ncnn's package, below ``site``."""
+    found = sorted(folder.glob(f"ncnn-{release}-cp311-*aarch64*.whl"))
+    if not found:
+        raise ConfigurationError(
+            f"{folder} has no package of ncnn {release} for the drives' Python; get it with pip download "
+            f"ncnn=={release} --no-deps --only-binary :all: --python-version 311 --platform manylinux_2_17_aarch64 "
+            f"--platform manylinux_2_28_aarch64 --dest {folder}"
+        )
+    try:
+        with zipfile.ZipFile(found[0]) as package:
+            members = [each for each in package.infolist() if not each.is_dir()]
+            if sum(each.file_size for each in members) > _MOST_FILE_BYTES:
+                raise ConfigurationError(f"{found[0]} holds over {_MOST_FILE_BYTES} bytes; take ncnn's own package")
+            return {f"site/{each.filename}": package.read(each) for each in members}
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"{found[0]} cannot be read ({error}); download it again") from error
+
+
+def _guest(name: str) -> bytes:
+    return (resources.files("csd_lab.fidelity") / "guest" / name).read_bytes()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_file(path, _MOST_FILE_BYTES)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read ({error.strerror}); name what has it") from error

@@ -1,0 +1,163 @@
+"""`csd-emu fidelity` without a drive: what the core model says of boards that others measured, beside their figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from csd_emu.cycles.plugin_build import CyclePlugin
+from csd_emu.image import ImageStore
+from csd_emu.perfmodel.core_sharing import seconds_on_cores
+from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks
+from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
+
+BANDWIDTH, LATENCY, NETWORK, THREADS, COREMARK = "bandwidth", "latency", "network", "threads", "coremark"
+# Latencies of DRAM follow from the one that it is set from: those of less memory are judged.
+MOST_JUDGED_KIBIBYTES = 2048
+# Of ncnn's networks the part that runs on one core: what fits the median speed-up of `FITTED_BOARD` best.
+SERIAL_SHARE, FITTED_BOARD = 0.1, "AXERA AX630C"
+
+
+class ComparedFigure(msgspec.Struct, frozen=True):
+    """One figure of one board.
+
+    Attributes:
+        kind: ``bandwidth`` or ``latency`` of memory, ``network`` (one thread), ``threads`` (speed-up), ``coremark``.
+        board, name, unit: what was measured.
+        predicted: by the core model, counted.
+        published: by the wall's clock, as a rule.
+        error: predicted / published - 1.
+        judged: whether it counts; what parameters of the board were set from does not.
+        source: of the published figure.
+    """
+
+    kind: str
+    board: str
+    name: str
+    unit: str
+    predicted: float
+    published: float
+    error: float
+    judged: bool
+    source: str
+
+
+class BoardFidelity(msgspec.Struct, frozen=True):
+    """All figures that were compared; `median_errors` and `worst_errors` are of the judged ones of each kind."""
+
+    figures: list[ComparedFigure]
+    median_errors: dict[str, float]
+    worst_errors: dict[str, float]
+    core_model: str
+    predicted_clock: str
+    published_clock: str
+
+
+def compare_boards(ncnn: Path | None, coremark: Sequence[Path], paths: Paths, progress: Progress) -> BoardFidelity:
+    """Predict everything published that can be predicted here, and compare.
+
+    Args:
+        ncnn: folder with ncnn's networks (``NAME.param``) and packages; None leaves networks out.
+        coremark: a CoreMark for 64-bit ARM Linux, behind its loader if it has one; empty leaves it out.
+        paths: of csd-emu's files.
+        progress: shown the stages.
+
+    Raises:
+        EnvironmentUnfit: there is no compiler, or no QEMU of a release that was tried.
+        ConfigurationError: a program is missing in the folders that are named.
+        CalibrationError: a program failed under the core model.
+    """
+    published = load_published()
+    figures = [*_compare_memory(published.memory, paths, progress)]
+    if coremark:
+        figures.append(_compare_coremark(published, coremark, paths, progress))
+    if ncnn is not None:
+        for board in published.boards:
+            figures += _compare_networks(board, published, ncnn, paths, progress)
+    return summarize(figures)
+
+
+def summarize(figures: Sequence[ComparedFigure]) -> BoardFidelity:
+    """Return the report of compared figures."""
+    errors: dict[str, list[float]] = {}
+    for figure in figures:
+        if figure.judged:
+            errors.setdefault(figure.kind, []).append(abs(figure.error))
+    return BoardFidelity(
+        figures=list(figures),
+        median_errors={kind: statistics.median(values) for kind, values in errors.items()},
+        worst_errors={kind: max(values) for kind, values in errors.items()},
+        core_model="cycles",
+        predicted_clock="counted",
+        published_clock="wall",
+    )
+
+
+def _compare_memory(boards: Iterable[MemoryBoard], paths: Paths, progress: Progress) -> Iterable[ComparedFigure]:
+    for board in boards:
+        progress.stage(f"memory of {board.board}")
+        plugin = CyclePlugin.build(paths.cycles, board.core)
+        times = measure_memory(plugin, max(board.random_read_nanoseconds))
+        for name, figure in board.megabytes_per_second.items():
+            predicted = times.megabytes_per_second[name]
+            yield _compared(BANDWIDTH, board, (name, "MB/s"), predicted, figure, judged=name != "write")
+        for kibibytes, nanoseconds in board.random_read_nanoseconds.items():
+            named = f"read in {kibibytes} KiB", "ns"
+            predicted, judged = times.random_read_nanoseconds[kibibytes], kibibytes <= MOST_JUDGED_KIBIBYTES
+            yield _compared(LATENCY, board, named, predicted, nanoseconds, judged)
+
+
+def _compare_coremark(
+    published: PublishedBoards, programs: Sequence[Path], paths: Paths, progress: Progress
+) -> ComparedFigure:
+    progress.stage("CoreMark")
+    board = published.coremark
+    plugin = CyclePlugin.build(paths.cycles, published.memory[0].core)
+    score = measure_coremark(ImageStore(paths.images).ensure(progress), plugin, programs)
+    return _compared(COREMARK, board, ("CoreMark", "per MHz"), score, board.per_megahertz)
+
+
+def _compare_networks(
+    board: NetworkBoard, published: PublishedBoards, folder: Path, paths: Paths, progress: Progress
+) -> Iterable[ComparedFigure]:
+    progress.stage(f"networks of {board.board}")
+    plugin = CyclePlugin.build(paths.cycles, board.core)
+    one = board.milliseconds[1]
+    shapes = {name: published.networks[name] for name in one}
+    image = ImageStore(paths.images).ensure(progress)
+    counted = measure_networks(image, plugin, shapes, folder, board.ncnn)
+    for name, figure in one.items():
+        predicted = counted[name].cycles / board.clock_megahertz / 1000
+        yield _compared(NETWORK, board, (name, "ms"), predicted, figure)
+    for threads, times in board.milliseconds.items():
+        for name in times.keys() & one.keys() if threads > 1 else ():
+            speed_up = predict_speed_up(counted[name], threads, board)
+            named = f"{name} by {threads} threads", "times"
+            yield _compared(
+                THREADS, board, named, speed_up, one[name] / times[name], judged=board.board != FITTED_BOARD
+            )
+
+
+def predict_speed_up(counts: PhaseCycles, threads: int, board: NetworkBoard) -> float:
+    """Return how much faster so many threads are than one on a board, from what one thread counted."""
+    alone = counts.cycles / board.clock_megahertz / 1e6
+    bandwidth = board.all_cores_megabytes_per_second * 1e6
+    return alone / seconds_on_cores(alone, counts.dram_bytes, threads, SERIAL_SHARE, bandwidth)
+
+
+def _compared(
+    kind: str,
+    board: MemoryBoard | NetworkBoard | CoreMark,
+    named: tuple[str, str],
+    predicted: float,
+    published: float,
+    judged: bool = True,
+) -> ComparedFigure:
+    error = predicted / published - 1
+    return ComparedFigure(kind, board.board, *named, predicted, published, error, judged, board.source)
