@@ -16,7 +16,8 @@ def figure(error: float, kind: str = "network", judged: bool = True) -> Compared
 
 
 def test_every_published_figure_is_positive_and_says_where_it_is_from() -> None:
-    boards = [(each.board, each.source) for each in (*PUBLISHED.boards, *PUBLISHED.memory)]
+    boards = [(each.board, each.source) for each in PUBLISHED.boards]
+    boards += [(each.board, each.source) for each in PUBLISHED.memory]
     assert len({board for board, _ in boards}) == len(boards)
     assert all(" " in source for _, source in boards)
     times = [time for board in PUBLISHED.boards for times in board.milliseconds.values() for time in times.values()]
