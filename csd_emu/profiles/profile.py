@@ -83,6 +83,7 @@ class Profile:
         instructions_per_cycle: of training code on one core, in instructions of the reference core.
         parallel_efficiency: share of `cores` that parallel kernels gain, 0 to 1.
         dram_bytes: memory.
+        dram_bytes_per_second: of that memory, for all cores together; None for a bandwidth that limits nothing.
         flash_bytes_per_second: sequential reads by the drive's own engine; by a host, of all its drives together.
         flash_latency_seconds: of one read.
         link_bytes_per_second: of messages between host and drives (TCP tunnelled through NVMe), this end, each way.
@@ -108,13 +109,27 @@ class Profile:
     power: Power
     ratio: HostRatio | None = None
     chassis_watts: Sourced | None = None
+    dram_bytes_per_second: Sourced | None = None
 
     def scale(self, phase: str) -> float:
         """Return what the reference core's seconds of `phase` are multiplied by to become this drive's."""
-        speed = self.clock_hertz.value * self.instructions_per_cycle.value / REFERENCE_HERTZ
-        if phase in PARALLEL_PHASES:
-            speed *= max(1.0, self.cores.value * self.parallel_efficiency.value)
-        return 1.0 / speed
+        return 1.0 / (self.instructions_per_cycle.value * self._speed(phase, self.cores.value))
+
+    def cycle_scale(self, phase: str, dram_bytes_per_cycle: float) -> float:
+        """Return what seconds of `phase` on a core of one nanosecond a cycle are multiplied by to become this drive's.
+
+        A phase that all cores share gains no more from them than DRAM can bring them: bandwidth over what one core asks
+        of it (the roofline of Williams, Waterman and Patterson, CACM 52 (4), 2009).
+        """
+        asked = dram_bytes_per_cycle * self.clock_hertz.value
+        if self.dram_bytes_per_second is None or not asked:
+            return 1.0 / self._speed(phase, self.cores.value)
+        return 1.0 / self._speed(phase, self.dram_bytes_per_second.value / asked)
+
+    def _speed(self, phase: str, most_cores: float) -> float:
+        """Return the cycles of a phase in a nanosecond, by no more cores than that."""
+        gain = min(most_cores, self.cores.value * self.parallel_efficiency.value)
+        return self.clock_hertz.value / REFERENCE_HERTZ * (max(1.0, gain) if phase in PARALLEL_PHASES else 1.0)
 
     def device_seconds(self, counted: PhaseSeconds) -> PhaseSeconds:
         """Return this drive's seconds for the reference core's `counted` seconds, phase by phase."""

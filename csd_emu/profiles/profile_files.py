@@ -49,6 +49,7 @@ _COMMON = {
     "link_latency": _Entry("link_latency_seconds", units.SECONDS, "50 us", may_be_low=True),
     "nvme_bandwidth": _Entry("nvme_bytes_per_second", units.BYTES_PER_SECOND, "3.9 GB/s"),
 }
+_DRAM = {"dram_bandwidth": _Entry("dram_bytes_per_second", units.BYTES_PER_SECOND, "6 GB/s")}  # may be missing
 _POWER = {
     "idle_power": _Entry("idle_watts", WATTS, "6 W", may_be_low=True),
     "core_power": _Entry("core_watts", WATTS, "0.3 W", may_be_low=True),
@@ -75,7 +76,7 @@ class _Head(Config):
 
 
 _OPTIONAL: Any = (ProfileFigure | None, None)
-_KEYS = dict.fromkeys(_COMMON | _POWER | _RATIO | _CHASSIS, _OPTIONAL)
+_KEYS = dict.fromkeys(_COMMON | _DRAM | _POWER | _RATIO | _CHASSIS, _OPTIONAL)
 # An absent key is the base's; without a base all of a drive must be there.
 ProfileFile = create_model("ProfileFile", __base__=_Head, **_KEYS)
 
@@ -111,6 +112,7 @@ def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple
         **reader.section(_COMMON, base),
         power=Power(**reader.section(_POWER, base and base.power)),
         ratio=HostRatio(**reader.section(_RATIO, base and base.ratio)) if kind == "host" else None,
+        dram_bytes_per_second=reader.optional("dram_bandwidth", _DRAM["dram_bandwidth"], base),
         chassis_watts=reader.section(_CHASSIS, base)["chassis_watts"] if kind == "host" else None,
     )
     if profile.ratio and not profile.ratio.low.value <= profile.ratio.middle.value <= profile.ratio.high.value:
@@ -127,6 +129,11 @@ class _Reader:
     def section(self, entries: Mapping[str, _Entry], base: object) -> dict[str, Sourced]:
         """Return attribute -> figure for each of the `entries`, from the file or else from `base`."""
         return {entry.attribute: self._figure(key, entry, base) for key, entry in entries.items()}
+
+    def optional(self, key: str, entry: _Entry, base: object) -> Sourced | None:
+        """Return a figure that neither the file nor `base` needs to have."""
+        missing = getattr(self._file, key) is None and getattr(base, entry.attribute, None) is None
+        return None if missing else self._figure(key, entry, base)
 
     def refuse(self, entries: Mapping[str, _Entry]) -> None:
         """Raise if the file has one of the `entries`."""

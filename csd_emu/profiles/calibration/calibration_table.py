@@ -208,8 +208,15 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def scale(self, profile: Profile, phase: str) -> float:
         """Return what the table's seconds of `phase` are multiplied by to become those of a drive of `profile`."""
         if self.core == CYCLES_CORE:
-            return profile.scale(phase) * profile.instructions_per_cycle.value
+            return profile.cycle_scale(phase, self._dram_bytes_per_cycle(phase))
         return profile.scale(phase) if self.core == REFERENCE_CORE else 1.0
+
+    def _dram_bytes_per_cycle(self, phase: str) -> float:
+        """Return what one core asks of DRAM in a phase; in one that was not counted by itself, as in whole steps."""
+        steps = [step for row in self.rows if row.cycles is not None for step in row.cycles.steps]
+        counts = [getattr(step, phase, step.total) for step in steps]
+        cycles = sum(count.cycles for count in counts)
+        return sum(count.dram_bytes for count in counts) / cycles if cycles else 0.0
 
     def in_instructions(self) -> CalibrationTable:
         """Return the same table without cycles: a run that does not rest on them goes on whatever they are."""

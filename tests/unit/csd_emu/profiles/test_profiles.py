@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from csd_emu.config.array_file import DeviceGroup
-from csd_emu.profiles import PARALLEL_PHASES, PROFILES, Profile, Sourced, get_profile, user_profiles
+from csd_emu.profiles import PARALLEL_PHASES, PROFILES, Profile, Sourced, get_profile, profile_files, user_profiles
+from csd_emu.profiles.profile import REFERENCE_HERTZ
+from csd_emu.profiles.profile_files import read_profile
 from firmware_agent.clock import PHASES
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -48,6 +51,30 @@ def test_cores_speed_up_parallel_phases_alone_by_at_most_their_number(profile: P
             assert gain == 1
 
 
+@given(profile=profiles, asked=st.floats(0, 64), bandwidth=st.floats(1e8, 1e11))
+def test_cores_gain_no_more_than_their_dram_can_bring(profile: Profile, asked: float, bandwidth: float) -> None:
+    free = dataclasses.replace(profile, dram_bytes_per_second=None)
+    bound = dataclasses.replace(profile, dram_bytes_per_second=Sourced(bandwidth, "assumed"))
+    for phase in PHASES:
+        cycles = profile.clock_hertz.value / REFERENCE_HERTZ
+        assert free.cycle_scale(phase, asked) == pytest.approx(
+            profile.scale(phase) * profile.instructions_per_cycle.value
+        )
+        assert bound.cycle_scale(phase, 0) == free.cycle_scale(phase, asked) <= bound.cycle_scale(phase, asked)
+        gain = 1 / bound.cycle_scale(phase, asked) / cycles
+        assert gain == pytest.approx(1) or gain * asked * profile.clock_hertz.value <= bandwidth * (1 + 1e-9)
+
+
+def test_a_profile_needs_no_bandwidth_of_dram_and_gives_its_own_on(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: newport\ndram_bandwidth: {value: 3 GB/s, source: measured}\n")
+    (tmp_path / "other.yaml").write_text("base: mine\n")
+    assert read_profile(tmp_path / "other.yaml", "other", tmp_path).dram_bytes_per_second == Sourced(3e9, "measured")
+    whole = (Path(profile_files.__file__).parent / "newport.yaml").read_text(encoding="utf-8")
+    without = re.sub(r"dram_bandwidth:\n(  .*\n)+", "", whole)
+    (tmp_path / "old.yaml").write_text(without)
+    assert read_profile(tmp_path / "old.yaml", "old", tmp_path).dram_bytes_per_second is None
+
+
 @given(profile=profiles, counted=seconds)
 def test_device_seconds_are_the_counted_ones_times_each_phases_scale(profile: Profile, counted: PhaseSeconds) -> None:
     scaled = profile.device_seconds(counted)
@@ -69,7 +96,7 @@ def test_newport_is_four_cores_of_a_gigahertz() -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_figure_of_every_profile_has_a_unit_and_a_source(profile: Profile) -> None:
     figures = profile.entries()
-    assert len(figures) == (19 if profile.kind == "host" else 15)
+    assert len(figures) == (19 if profile.kind == "host" else 16)
     for entry in figures:
         assert len(entry.source) > 12, entry.figure
         assert entry.value >= 0

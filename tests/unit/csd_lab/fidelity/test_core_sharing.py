@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.core_sharing import seconds_on_cores
+from csd_lab.fidelity.core_sharing import seconds_on_cores
 
 SECONDS, SHARE = st.floats(1e-6, 1e3), st.floats(0, 1)
 BYTES, BANDWIDTH = st.floats(0, 1e10), st.floats(1e8, 1e11)
