@@ -9,12 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.frame_fields import TensorSpec
-from firmware_agent.common.frames.session_frames import Slice, Tensors
-from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.slices import Array, Assembler, Spans
-from firmware_agent.common.wire import AnyFrame
 from host.core.scanning import UNLIMITED, Norms, Scan, squares
 from host.core.weighted_mean import TensorContribution
 from host.training.contributions import Reason, Refusal, not_finite
@@ -315,48 +311,3 @@ class GradientBuffer:
             if self._may_stay(device):
                 found[device] = TensorContribution(weight, array, spans)
         return found
-
-
-class GradientReceiver:
-    """Takes one device's frames of one step.
-
-    Attributes:
-        news: whether the last frame brought anything that was not there.
-        spare: memory that an earlier step took; of a part that is whole its own, for the next step to overwrite.
-    """
-
-    def __init__(self, number: int, device: str, gathering: GradientBuffer, spare: dict[str, Array] | None) -> None:
-        """Begin with nothing.
-
-        Args:
-            number: of the step.
-            device: its name.
-            gathering: where all devices' gradients come together.
-            spare: memory that an earlier step took, to be overwritten.
-        """
-        self._number, self._device, self._gathering, self.spare = number, device, gathering, spare
-        self._assembler: Assembler | None = None
-        self.news = True
-
-    def take(self, frame: AnyFrame) -> Stepped | None:
-        """Take a frame; return the report, with which the device's part is whole.
-
-        Raises:
-            ProtocolError: the frame does not belong there, such as a slice of another step, or of a tensor that no
-                gradient has.
-        """
-        assembler = self._assembler
-        if isinstance(frame, Slice) and assembler is not None:
-            self.news = assembler.add(frame)
-            if self.news:
-                self._gathering.arrived(self._device, frame.tensor, frame.offset, frame.offset + len(frame.data))
-            return None
-        self.news = True
-        if isinstance(frame, Tensors) and assembler is None:
-            self._assembler = Assembler(self._number, frame.specs, self._gathering.specs, self.spare)
-            self._gathering.open(self._device, self._assembler)
-            return None
-        if isinstance(frame, Stepped) and frame.step == self._number and assembler is not None:
-            self.spare = assembler.arrays()
-            return frame
-        raise ProtocolError(f"{self._device} sent {type(frame).__name__}, which has no place in step {self._number}")

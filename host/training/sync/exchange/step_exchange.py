@@ -18,7 +18,7 @@ from host.core.records import EventKind, OnEvent
 from host.fleet.device_session import DeviceSession
 from host.training.round_exchange import prepare_device
 from host.training.sync.exchange.channel import Channel, OnSlices
-from host.training.sync.exchange.gradient_buffer import GradientBuffer, GradientReceiver
+from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
 
@@ -170,14 +170,12 @@ class StepExchange:
         async with state.turn:  # the step before may still be at this place
             await self._make_ready(state, session, number)
             spare, state.spare = state.spare, None
-            receiver = GradientReceiver(number, session.device, gathering, spare)
             task = Step(number, work.records.astype("<u4").tobytes(), work.micro_batch, outbound.spec)
             before = session.sent_bytes, session.received_bytes
-            stepped = frozenset(spec.name for spec in gathering.specs)
             opened = [extension.open(session.device) for extension in extensions]
-            step = state.channel.begin(outbound, task, stepped, receiver, opened)
+            step = state.channel.begin(outbound, task, gathering, spare, opened)
         report = await step.report
-        state.spare = receiver.spare or state.spare
+        state.spare = step.spare or state.spare
         sent, received = session.sent_bytes, session.received_bytes
         if self._frame.overlap:  # what has crossed since the report before counts as of this step
             before = state.counted_bytes or before

@@ -128,8 +128,8 @@ class TensorSender:
         """
         return None
 
-    def arrived(self, log: SliceLog, name: str, frame: Slice) -> None:
-        """Note that a slice has come of the tensor that has this name beside all others."""
+    def arrived(self, log: SliceLog, name: str, start: int, end: int) -> None:
+        """Note that bytes [start, end) have come of the tensor that has this name beside all others."""
 
     def crossed_bytes(self, frame: AnyFrame, last: bool) -> int:
         """Return what a frame of an extension counts as; with the `last` one before the device waits, all that came."""
@@ -247,10 +247,10 @@ class SliceSender:
             return False
         return None
 
-    def arrived(self, log: SliceLog, name: str, frame: Slice) -> None:
+    def arrived(self, log: SliceLog, name: str, start: int, end: int) -> None:
         """Note a slice, of which the device is told that it has been read."""
-        log.arrive(name, frame)
-        self._read_bytes[frame.exchange] = self._read_bytes.get(frame.exchange, 0) + len(frame.data)
+        log.arrive(name, end)
+        self._read_bytes[log.step] = self._read_bytes.get(log.step, 0) + end - start
         self._wake()
 
     def crossed_bytes(self, frame: AnyFrame, last: bool) -> int:
