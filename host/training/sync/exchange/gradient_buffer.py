@@ -12,8 +12,10 @@ import numpy as np
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.slices import Array, Assembler, Spans
 from host.core.scanning import UNLIMITED, Norms, Scan, squares
-from host.core.weighted_mean import TensorContribution
+from host.core.weighted_mean import TensorContribution, combine
 from host.training.contributions import Reason, Refusal, not_finite
+from host.training.host_optimiser import TrainedModel
+from host.training.sync.exchange.step_tensors import StepTensors
 from host.training.tensor_ranges import TensorRange, cut_blocks, joined, overlapped
 
 
@@ -156,6 +158,54 @@ class BlockArrivals:
             return False
         del waiting[device]
         return True
+
+
+class WeightUpdate:
+    """The update of the weights by one step, in place.
+
+    Attributes:
+        rate: the learning rate.
+        whole: the gradient, where the optimiser needs all of it; with `keeps_all` the means of buffers too.
+        release: which of the weights the step has updated.
+        on_release: is told when that has become more.
+    """
+
+    def __init__(self, model: TrainedModel, tensors: StepTensors, rate: float, keeps_all: bool = False) -> None:
+        """Begin with nothing; with `keeps_all` nothing is applied but all means are kept."""
+        self._model, self._tensors, self.rate, self._keeps_all = model, tensors, rate, keeps_all
+        self._barrier = keeps_all or model.optimiser.needs_all is not None
+        self.release = tensors.release()
+        self.whole: dict[str, Array] = {}
+        self.on_release: Callable[[], object] = lambda: None
+        self._loop = asyncio.get_running_loop()
+
+    def apply(self, block: TensorRange, contributions: Sequence[TensorContribution]) -> None:
+        """Take the gradients of a block; it may compute for long."""
+        total = combine(block.tensor, contributions)
+        if block.tensor in self._tensors.buffers and not self._keeps_all:
+            array = self._model.weights[block.tensor]
+            array.reshape(-1)[block.start // array.itemsize : block.end // array.itemsize] = total
+        elif self._barrier:
+            self.whole[block.tensor] = total.reshape(self._model.weights[block.tensor].shape)
+            return
+        else:
+            self._model.optimiser.step_block(block, total, self.rate)
+        self._loop.call_soon_threadsafe(self._let_go, block)
+
+    def step_all(self) -> None:
+        """Step by the whole gradient, where it was kept."""
+        self._model.optimiser.step_all(self.whole, self.rate)
+
+    def end(self) -> None:
+        """Let all go that is held back, stepped or not: the step is over."""
+        self._model.copy_tied()
+        self.release.add_all()
+
+    def _let_go(self, block: TensorRange) -> None:
+        for each in overlapped(self._tensors.blocks[block.tensor], block.start, block.end):
+            self.release.add(each)
+        if not self._barrier:
+            self.on_release()
 
 
 class GradientBuffer:
