@@ -310,7 +310,7 @@ class SliceSender:
         self._wake()
 
     def _take_frame(self) -> bytes | None:
-        """Return what leaves next, in the order of `firmware_agent.outbox.Outbox`, if anything can leave now."""
+        """Return what leaves next, in the order of `firmware_agent.host_session.Outbox`, if anything can leave now."""
         if self._messages:
             return self._messages.popleft()
         if self._read_bytes:
