@@ -11,7 +11,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.device_time import MODELLED, WALL
 from host.core.records import PlacementRecord
-from host.core.scanning import first_not_finite
+from host.core.tensor_sums import first_not_finite
 from host.training.accounting import Accountant
 from host.training.contributions import Refusal
 from host.training.host_optimiser import TrainedModel

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from firmware_agent.common.send_queue import TransferSettings
-from host.core.scanning import UNLIMITED
 from host.core.states.peer_servers import PeerServers
+from host.core.tensor_sums import UNLIMITED
 from host.training.accounting import Accountant
 from host.training.host_optimiser import TrainedModel
 from host.training.sync.exchange.batch_norm_sums import Reductions
@@ -18,8 +18,7 @@ from host.training.sync.exchange.gradient_buffer import GradientBuffer, Gradient
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_exchange import StepExchange
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
-from host.training.sync.exchange.step_tensors import StepTensors
-from host.training.sync.exchange.weight_sender import FIFO, Outbound
+from host.training.sync.exchange.weight_sender import FIFO, Outbound, StepTensors
 from host.training.sync.host_part import HostPart, HostPartStep
 from host.training.sync.run_checks import StepScreening
 from host.training.sync.step_batches import StepAssignment

@@ -11,11 +11,10 @@ import numpy as np
 
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.slices import Array, Assembler, Spans
-from host.core.scanning import UNLIMITED, Norms, Scan, squares
-from host.core.weighted_mean import TensorContribution, combine
+from host.core.tensor_sums import UNLIMITED, Norms, Scan, TensorContribution, combine, squares
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.host_optimiser import TrainedModel
-from host.training.sync.exchange.step_tensors import StepTensors
+from host.training.sync.exchange.weight_sender import StepTensors
 from host.training.tensor_ranges import TensorRange, cut_blocks, joined, overlapped
 
 
@@ -39,7 +38,7 @@ class GradientScreen:
     def look(self, device: str, block: TensorRange, array: Array, spans: Spans | None = None) -> bool:
         """Look at a device's block, a flat array, once; return whether its values are finite.
 
-        Of bytes that have not come (see `host.core.weighted_mean.TensorContribution`) nothing is asked.
+        Of bytes that have not come (see `host.core.tensor_sums.TensorContribution`) nothing is asked.
         """
         if device in self.refused:
             return False

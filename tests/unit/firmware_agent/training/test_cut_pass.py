@@ -32,7 +32,7 @@ from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker
 from firmware_agent.training.loaded_job import LoadedJob
 from firmware_agent.training.step_sender import take_gradient
-from host.core.weighted_mean import TensorContribution, combine
+from host.core.tensor_sums import TensorContribution, combine
 from host.training.sync.exchange.activation_exchange import ActivationExchange, ActivationReceiver
 from host.training.sync.exchange.step_extension import Answer, Reply, part_sizes
 from host.training.sync.server_model.activation_types import ActivationBatch, HandOver
