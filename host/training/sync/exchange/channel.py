@@ -33,7 +33,7 @@ class ChannelStep:
     Attributes:
         number: its own.
         gathering: where all devices' gradients come together.
-        spare: memory that an earlier step took, to be overwritten; of a part that is whole its own, for the next step.
+        spare: memory that an earlier step took, to be overwritten.
         extensions: take what else comes.
         log: of its slices.
         report: what the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends
@@ -104,6 +104,8 @@ class Channel:
         if overlap:
             self._sender = SliceSender(self._pace, Pace(watchdog_seconds, now), self._wake)
         self._steps: dict[int, ChannelStep] = {}
+        # Memory of the gradients of a step that is over.
+        self._spare: dict[str, Array] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -130,7 +132,6 @@ class Channel:
         outbound: Outbound,
         task: Step,
         gathering: GradientBuffer,
-        spare: dict[str, Array] | None = None,
         extensions: Sequence[DeviceExtension] = (),
     ) -> ChannelStep:
         """Have the device take a step; with overlap a step before it may still be outstanding.
@@ -139,11 +140,11 @@ class Channel:
             outbound: its weights.
             task: the step.
             gathering: takes the gradients that come back; the release of `outbound` tells of the same tensors.
-            spare: memory that an earlier step took, to be overwritten.
             extensions: take what else comes back.
         """
         log = SliceLog(task.step, self._session.device, self._now)
-        step = ChannelStep(task.step, gathering, spare, extensions, log)
+        step = ChannelStep(task.step, gathering, self._spare, extensions, log)
+        self._spare = None
         idle, self._steps[task.step] = not self._steps, step
         self._sender.begin(outbound, task, {spec.name for spec in gathering.specs}, log)
         self._wake()
@@ -239,7 +240,7 @@ class Channel:
             step.gathering.open(device, step.assembler)
             step.log.names = [spec.name for spec in frame.specs]
         elif isinstance(frame, Stepped) and frame.step == step.number and assembler is not None:
-            step.spare = assembler.arrays()
+            self._spare = assembler.arrays()
             self._end(step, frame)
         else:
             raise ProtocolError(f"{device} sent {type(frame).__name__}, which has no place in step {step.number}")
