@@ -63,7 +63,7 @@ class Outbox:
         self._messages: deque[bytes] = deque()
         self._last: deque[Callable[[], bytes]] = deque()
         self._read: dict[int, int] = {}
-        self._queue: SendQueue | None = None
+        self._queue = SendQueue(TransferSettings())
         self._frames: Iterator[bytes] = iter(())
         self._encode: Encode = lambda _: iter(())
         self._stall: tuple[float, OnStall] = 0.0, lambda _: None
@@ -94,25 +94,21 @@ class Outbox:
         the iteration ends.
         """
         with self._changed:
-            self._queue, self._encode, self._stall = (
-                SendQueue(TransferSettings()),
-                encode_piece,
-                (stall_seconds, on_stall),
-            )
+            self._encode, self._stall = encode_piece, (stall_seconds, on_stall)
 
     def change(self, sending: TransferSettings) -> None:
         """Send by other settings from now on."""
         with self._changed:
-            self._slices.change(sending)
+            self._queue.change(sending)
             self._changed.notify_all()
 
     def offer(self, exchange: int, order: int, tensor: str, size_bytes: int) -> None:
         """Add a whole tensor's bytes to what may be sent, behind what was put last when nothing waited any more."""
         with self._changed:
-            if not self._slices.queued_bytes:
+            if not self._queue.queued_bytes:
                 self._messages.extend(make() for make in self._last)
                 self._last.clear()
-            self._slices.offer(exchange, order, tensor, 0, size_bytes)
+            self._queue.offer(exchange, order, tensor, 0, size_bytes)
             self._changed.notify_all()
 
     def put_last(self, message: Callable[[], bytes]) -> None:
@@ -134,15 +130,9 @@ class Outbox:
             ProtocolError: so much is not under way.
         """
         with self._changed:
-            self._slices.acknowledge(size_bytes)
+            self._queue.acknowledge(size_bytes)
             self._progress = self._now()
             self._changed.notify_all()
-
-    @property
-    def _slices(self) -> SendQueue:
-        if self._queue is None:
-            raise RuntimeError("slices were offered to an outbox before it was told how to make them")
-        return self._queue
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -174,10 +164,8 @@ class Outbox:
             with self._changed:
                 if self._messages or self._read:
                     continue
-                piece = self._queue.next() if self._queue is not None else None
-                if piece is None:
-                    waits = self._queue is not None and self._queue.queued_bytes
-                    return self._last.popleft()() if self._last and not waits else None
+                if (piece := self._queue.next()) is None:
+                    return self._last.popleft()() if self._last and not self._queue.queued_bytes else None
                 self._progress, self._frames = self._now(), self._encode(piece)
 
     def _small(self) -> bytes | None:
@@ -195,11 +183,10 @@ class Outbox:
     def _wait(self) -> None:
         """Wait until something changes; slices that wait for credit do so until the peer counts as stalled."""
         with self._changed:
-            queue = self._queue
-            queued = queue.queued_bytes if queue is not None else 0
+            queue, queued = self._queue, self._queue.queued_bytes
             if self._closed or self._messages or self._read or (self._last and not queued):
                 return
-            if queue is None or not queued:
+            if not queued:
                 self._changed.wait()
                 return
             credit = queue.sending.credit_bytes

@@ -212,7 +212,7 @@ class GradientHooks:
         # How often each gradient was accumulated in a pass of the first step.
         self._fired: Counter[str] = Counter()
         self._ready: list[str] = []
-        self._step: StepState | None = None
+        self._step = StepState(0, TransferSettings(), StepTiming(0))
         for name in worker.trained:
             hook = functools.partial(self._accumulated, name)
             worker.parameter(name).register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -223,16 +223,15 @@ class GradientHooks:
 
     def end(self) -> list[str]:
         """Return the parameters whose gradients were not complete, or not known to be, before the passes were over."""
-        self.open, step = False, self._current()
-        step.timing.end()
-        self.learnt = True
-        return [name for name in dict.fromkeys((*self._ready, *self._trained)) if name not in step.offered]
+        self._step.timing.end()
+        self.open, self.learnt = False, True
+        return [name for name in dict.fromkeys((*self._ready, *self._trained)) if name not in self._step.offered]
 
     def _accumulated(self, name: str, _: torch.Tensor) -> None:
         """Take note of a gradient that autograd has just completed."""
         if not self.open:
             return
-        step = self._current()
+        step = self._step
         step.timing.complete(name)
         if not self.learnt:
             self._fired[name] += 1
@@ -244,11 +243,6 @@ class GradientHooks:
             )
         elif self._fired[name] == 1:
             self._offer(name)
-
-    def _current(self) -> StepState:
-        if self._step is None:
-            raise ProtocolError("a pass was computed before any step")
-        return self._step
 
 
 def take_gradient(parameter: torch.nn.Parameter) -> Array:

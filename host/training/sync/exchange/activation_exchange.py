@@ -263,14 +263,10 @@ class ActivationReceiver:
         self.tensors: list[str] = []
         self.news = True
 
-    @property
-    def collecting(self) -> StepStage | None:
-        """`StepStage.ACTIVATIONS` while slices are due of what is handed over."""
-        return None if self._assembler is None else StepStage.ACTIVATIONS
-
     def stage(self, frame: AnyFrame) -> StepStage | None:
-        """Return `StepStage.ACTIVATIONS` of a frame that announces what is handed over."""
-        return StepStage.ACTIVATIONS if isinstance(frame, Activations) else None
+        """Return `StepStage.ACTIVATIONS` of a frame that belongs to what is handed over."""
+        belongs = isinstance(frame, Activations) or (isinstance(frame, Slice) and self._assembler is not None)
+        return StepStage.ACTIVATIONS if belongs else None
 
     def owed(self, stage: StepStage) -> str:
         """Return what the device has done that sends something of this stage before all activations; or nothing."""

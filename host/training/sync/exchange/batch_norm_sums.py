@@ -192,7 +192,6 @@ class DeviceSums:
     # Sums have frames of their own, each with new values.
     tensors: ClassVar[Sequence[str]] = ()
     news: ClassVar[bool] = True
-    collecting: ClassVar[StepStage | None] = None
 
     def stage(self, frame: AnyFrame) -> StepStage | None:
         """Return when the values of a frame are due; None if it is not of this step's sums."""

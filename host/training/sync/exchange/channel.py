@@ -1,4 +1,7 @@
-"""One device's stream while steps of it are outstanding: all of a step's frames, both ways, go through its channel."""
+"""One device's stream while steps of it are outstanding: a step's frames, both ways, go through its channel.
+
+Of the slices of gradients it is only told: the session has them taken straight to their tensors.
+"""
 
 from __future__ import annotations
 
@@ -208,43 +211,48 @@ class Channel:
 
     def _take(self, frame: AnyFrame) -> bool:
         """Take a frame, and return whether it brought anything that was not there."""
-        slices = isinstance(frame, Slice)
-        if not slices and (news := self._sender.take(frame)) is not None:
+        if (news := self._sender.take(frame)) is not None:
             return news
         for step in self._steps.values():
             for extension in step.extensions:
-                stage = extension.collecting if slices else extension.stage(frame)
-                if stage is not None:
+                if (stage := extension.stage(frame)) is not None:
                     step.check_order(self._session.device, stage)
                     return self._take_extension(step, extension, frame)
-        return self._take_gradient(next(iter(self._steps.values())), frame)
+        self._take_gradient(next(iter(self._steps.values())), frame)
+        return True
 
-    def _take_gradient(self, step: ChannelStep, frame: AnyFrame) -> bool:
-        """Take a frame of the device's gradients, or its report, with which its part is whole.
+    def _take_gradient(self, step: ChannelStep, frame: AnyFrame) -> None:
+        """Take what announces the device's gradients, or its report, with which its part is whole.
 
         Raises:
-            ProtocolError: the frame does not belong there, such as a slice of another step, or of a tensor that no
-                gradient has.
+            ProtocolError: the frame does not belong there.
         """
         device, assembler = self._session.device, step.assembler
-        if isinstance(frame, Slice) and assembler is not None:
-            start, end = frame.offset, frame.offset + len(frame.data)
-            if news := assembler.add(frame):
-                step.gathering.arrived(device, frame.tensor, start, end)
-            self._sender.arrived(step.log, frame.tensor, start, end)
-            return news
         if isinstance(frame, Stepped):
             step.check_order(device, StepStage.REPORT)
         if isinstance(frame, Tensors) and assembler is None:
             step.assembler = Assembler(step.number, frame.specs, step.gathering.specs, step.spare)
             step.gathering.open(device, step.assembler)
             step.log.names = [spec.name for spec in frame.specs]
+            self._collect()
         elif isinstance(frame, Stepped) and frame.step == step.number and assembler is not None:
             self._spare = assembler.arrays()
             self._end(step, frame)
         else:
             raise ProtocolError(f"{device} sent {type(frame).__name__}, which has no place in step {step.number}")
-        return True
+
+    def _collect(self) -> None:
+        """Have the session collect the gradients of the first step, if they are announced."""
+        step = next(iter(self._steps.values()), None)
+        self._session.collect(step.assembler if step else None, self._arrived)
+
+    def _arrived(self, tensor: str, start: int, end: int, news: bool) -> None:
+        """Note that a slice of the first step's gradients has come."""
+        step = next(iter(self._steps.values()))
+        if news:
+            step.gathering.arrived(self._session.device, tensor, start, end)
+            self._pace.moved()
+        self._sender.arrived(step.log, tensor, start, end)
 
     def _take_extension(self, step: ChannelStep, extension: DeviceExtension, frame: AnyFrame) -> bool:
         answer = extension.take(frame)
@@ -252,6 +260,7 @@ class Channel:
             self._sender.arrived(step.log, crossing_name(frame.tensor), frame.offset, frame.offset + len(frame.data))
         elif extension.tensors:
             step.log.crossing = list(map(crossing_name, extension.tensors))
+            self._session.collect(None)
         if extension.tensors:
             step.up_bytes += self._sender.crossed_bytes(frame, last=answer is not None)
         if answer is not None:
@@ -271,6 +280,7 @@ class Channel:
         if step.report.done():  # the device waits no longer
             return
         step.waits = False
+        self._collect()
         self._pace.begin()
         sent_bytes = self._sender.reply(step.number, reply)
         step.down_bytes += sent_bytes if extension.tensors else 0
@@ -279,6 +289,7 @@ class Channel:
     def _end(self, step: ChannelStep, outcome: Stepped | CsdError) -> None:
         """Report a step."""
         del self._steps[step.number]
+        self._collect()
         self._pace.begin()
         log = self._sender.end(step.number)
         if log is not None and isinstance(outcome, Stepped):

@@ -110,12 +110,8 @@ class DeviceExtension(Protocol):
     def news(self) -> bool:
         """Whether the last frame brought anything that was not there."""
 
-    @property
-    def collecting(self) -> StepStage | None:
-        """When the slices that come now are due; None if they are not for this extension."""
-
     def stage(self, frame: AnyFrame) -> StepStage | None:
-        """Return when a frame that is no slice is due; None if it is not for this extension."""
+        """Return when a frame is due; None if it is not for this extension."""
 
     def owed(self, stage: StepStage) -> str:
         """Return what a device has done that sends something of this stage too early, as of a sentence; or nothing."""

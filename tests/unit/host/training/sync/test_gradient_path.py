@@ -34,7 +34,6 @@ HAND_ON = [
     "firmware_agent/training/step_sender.py",
     "firmware_agent/host_session.py",
     "host/fleet/device_session.py",
-    "host/training/sync/exchange/channel.py",
     "host/training/sync/exchange/gradient_buffer.py",
 ]
 COMPUTE = [

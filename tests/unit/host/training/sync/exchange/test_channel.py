@@ -74,7 +74,6 @@ class Echo:
 class EchoEnd:
     tensors: Sequence[str] = ()
     news = True
-    collecting = None
 
     def __init__(self) -> None:
         self._asked = False
