@@ -85,15 +85,18 @@ class GradientTrace:
         self.files: dict[str, None] = {}
 
     @contextmanager
-    def running(self) -> Iterator[GradientTrace]:
-        """Trace what the context calls, and threads that begin in it."""
+    def of_threads(self) -> Iterator[GradientTrace]:
+        """Trace threads that begin in the context; this one from `begin_here` on."""
         threading.setprofile(self._look)
-        sys.setprofile(self._look)
         try:
             yield self
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
+
+    def begin_here(self) -> None:
+        """Trace this thread, too."""
+        sys.setprofile(self._look)
 
     def _look(self, frame: FrameType, event: str, result: object) -> None:
         if (
@@ -144,12 +147,13 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
 
 async def run_traced(shard: Shard, policy: TransferPolicy, sync: Mapping[str, Any]) -> list[str]:
     """Return the files that have the gradient in hand in the last of a few steps of two drives."""
-    with GradientTrace().running() as trace:
+    with GradientTrace().of_threads() as trace:
         drives = [PipeDrive(f"csd-{number:02d}", shard) for number in range(2)]
         run = SyncRun(
             *drives, records=20, evaluator=ModelEvaluator(FRAME), frame=FRAME, batch_size=5, learning_rate=1e-6,
             communication=policy, sync={"round_steps": STEPS, **sync},
         )  # fmt: skip
+        trace.begin_here()
         try:
             (done,) = await run.run()
         finally:
