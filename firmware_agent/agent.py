@@ -208,7 +208,7 @@ class Agent:
         trainer = Trainer(job, self._shard, device_number(device), stopwatch)
         worker = GradientWorker(job, trainer.loaded, device, stopwatch)
         # Ready for slices before the host is told so.
-        self._job = DriveJob(job, trainer, DeviceSteps(session, job, worker, stopwatch, self._saboteur.pass_on))
+        self._job = DriveJob(job, trainer, DeviceSteps(session, job, worker, stopwatch, self._saboteur.next_damage))
         session.send(Ready(sum(p.numel() for p in trainer.model.parameters())))
 
     def _compute(self, session: HostSession, task: Train | Step) -> None:
@@ -227,7 +227,7 @@ class Agent:
 
     def _train(self, trainer: Trainer, task: Train) -> list[bytes]:
         done = trainer.train(task)
-        frames = trainer.encode(task.round, self._saboteur.pass_on)
+        frames = trainer.encode(task.round, self._saboteur.next_damage)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
         trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
         return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -42,11 +42,10 @@ class Saboteur:
             self._filler.unlink(missing_ok=True)
         return 0
 
-    def pass_on(self, pieces: Iterable[Slice]) -> Iterator[Slice]:
-        """Yield the slices; the first one damaged, if that was asked for."""
-        for piece in pieces:
-            corrupt, self._corrupt_next = self._corrupt_next, False
-            yield damage(piece) if corrupt else piece
+    def next_damage(self) -> Callable[[Slice], Slice] | None:
+        """Return what is done to the slice that leaves next; None if it leaves as it is."""
+        corrupt, self._corrupt_next = self._corrupt_next, False
+        return damage if corrupt else None
 
     def end(self) -> None:
         """Forget what was asked for, and give the disk back."""

@@ -31,7 +31,7 @@ from firmware_agent.common.frames.frame_fields import Frame
 from firmware_agent.common.frames.session_frames import Failed, Job, Slice, Tensors, Train
 from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step
 from firmware_agent.common.send_queue import Piece
-from firmware_agent.common.slices import Array, tensor_specs
+from firmware_agent.common.slices import tensor_specs
 from firmware_agent.common.split.activations import CROSSING_ORDER, crossing_name
 from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import AnyFrame
@@ -40,7 +40,7 @@ from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, Expe
 from firmware_agent.training.gradient_step import GradientWorker, LocalStep
 from firmware_agent.training.host_reader import ReaderThread, TurnReader
 from firmware_agent.training.overlapped_passes import OverlappedPasses, StreamedWeights
-from firmware_agent.training.step_sender import HeldSender, PassOn, QueuedSender, settings_of
+from firmware_agent.training.step_sender import Damage, HeldSender, QueuedSender, offer_gradient, settings_of
 from firmware_agent.training.step_state import StepState, WholePasses
 from firmware_agent.training.step_timing import StepTiming
 from firmware_agent.training.weight_intake import WeightIntake
@@ -50,7 +50,12 @@ class DeviceSteps:
     """One job's steps over one session, which nobody else reads while they overlap."""
 
     def __init__(
-        self, session: HostSession, job: Job, worker: GradientWorker, stopwatch: Stopwatch, pass_on: PassOn = iter
+        self,
+        session: HostSession,
+        job: Job,
+        worker: GradientWorker,
+        stopwatch: Stopwatch,
+        damage: Damage = lambda: None,
     ) -> None:
         """Be ready for the job's weights.
 
@@ -59,7 +64,7 @@ class DeviceSteps:
             job: whose steps come.
             worker: computes them.
             stopwatch: the worker's; it stands still while a tensor is waited for.
-            pass_on: slices go through it before they are encoded.
+            damage: what is done to slices.
         """
         self._session, self._worker = session, worker
         self._names = [*worker.trained, *worker.buffers]
@@ -71,13 +76,13 @@ class DeviceSteps:
             tensors = sent_tensors(worker.model)
             arrays = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
             self._intake = WeightIntake(lambda: arrays)
-            self._sender = QueuedSender(session, job.deadline_seconds, pass_on)
+            self._sender = QueuedSender(session, job.deadline_seconds, damage)
             self._reader = ReaderThread(session, self._intake, self._sender, job.deadline_seconds)
             weights = StreamedWeights(tensors, arrays, self._intake, self._reader, stopwatch)
-            self._passes = OverlappedPasses(worker, weights, stopwatch, self._offer)
+            self._passes = OverlappedPasses(worker, weights, stopwatch, self._offer_gradient)
         else:
             self._intake = WeightIntake(lambda: state_arrays(worker.model))
-            self._sender, self._reader = HeldSender(session, stopwatch, pass_on), TurnReader(session)
+            self._sender, self._reader = HeldSender(session, stopwatch, damage), TurnReader(session)
             self._passes = WholePasses(worker, self._intake)
 
     def join(self) -> None:
@@ -132,10 +137,10 @@ class DeviceSteps:
         if step.order is None:
             self._begin_leaving()
         for name in rest:
-            self._offer(name, self._worker.take_gradient(name))
+            self._offer_gradient(name)
         arrays = self._passes.arrays()
         for name in self._worker.buffers:
-            self._offer(name, arrays[name])
+            self._sender.offer(self._piece(name, arrays[name].nbytes), arrays[name])
         self._sender.encode()
         return done
 
@@ -177,13 +182,17 @@ class DeviceSteps:
         step.timing.skip(self._reader.wait(lambda: reply.done, "the gradient of what crossed the cut"))
         return reply.answer()
 
-    def _offer(self, name: str, array: Array) -> None:
+    def _offer_gradient(self, name: str) -> None:
+        parameter = self._worker.parameter(name)
+        offer_gradient(self._sender, self._piece(name, parameter.nbytes), parameter)
+
+    def _piece(self, name: str, size_bytes: int) -> Piece:
+        """Return a whole tensor of the step that leaves, behind what announces it."""
         step = self._step
         if step.order is None:
             self._begin_leaving()
         step.offered.add(name)
-        order = (step.order or {}).get(name, 0)
-        self._sender.offer(Piece(step.number, order, 0, array.nbytes, name), array)
+        return Piece(step.number, (step.order or {}).get(name, 0), 0, size_bytes, name)
 
     def _begin_leaving(self) -> None:
         """Announce the gradients; before it, while no phase is charged, their order is found."""

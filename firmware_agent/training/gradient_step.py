@@ -120,15 +120,6 @@ class GradientWorker:
         """Return a parameter of the model."""
         return self._parameters[name]
 
-    def take_gradient(self, name: str) -> Array:
-        """Return a parameter's gradient and drop it from the model; zeros if no record came through it."""
-        parameter = self._parameters[name]
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
-            gradient = torch.zeros_like(parameter)
-        array: Array = gradient.to_dense().detach().numpy()
-        return array
-
     def forward_order(self) -> list[str]:
         """Return the order of first use; it is found once, while the stopwatch stands still."""
         if self._order is None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 import torch
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.first_use import UseWatch
 from firmware_agent.common.slices import Array, Assembler
 from firmware_agent.training.gradient_step import GradientWorker
 from firmware_agent.training.host_reader import ReaderThread
+from firmware_agent.training.step_sender import GradientHooks
 from firmware_agent.training.step_state import StepState
 from firmware_agent.training.weight_intake import WeightIntake
-
-Offer = Callable[[str, Array], None]
-"""Takes the name of a parameter and its gradient, which may leave."""
 
 
 class StreamedWeights:
@@ -96,27 +91,21 @@ class StreamedWeights:
 class OverlappedPasses:
     """Waits for tensors and offers gradients; what it must know of the model it learns in the first step."""
 
-    def __init__(self, worker: GradientWorker, weights: StreamedWeights, stopwatch: Stopwatch, offer: Offer) -> None:
+    def __init__(
+        self, worker: GradientWorker, weights: StreamedWeights, stopwatch: Stopwatch, offer: Callable[[str], None]
+    ) -> None:
         """Watch the gradients of the worker's model from now on.
 
         Args:
             worker: computes the passes.
             weights: of its model.
             stopwatch: the worker's; it stands still while weights are waited for.
-            offer: takes the gradients.
+            offer: is told whose gradient may leave.
         """
-        self._worker, self._weights, self._stopwatch, self._offer = worker, weights, stopwatch, offer
-        # Of the first step: the order of first use, and how often each gradient was accumulated in a pass.
+        self._worker, self._weights, self._stopwatch = worker, weights, stopwatch
+        self._hooks = GradientHooks(worker, offer)
+        # Of the first step: the order of first use.
         self._order: dict[str, int] = {}
-        self._learnt = False
-        self._fired: Counter[str] = Counter()
-        self._ready: list[str] = []
-        self._step: StepState | None = None
-        # Whether the backward pass at hand is the step's last: from then on gradients are offered.
-        self._last = False
-        for name in worker.trained:
-            hook = functools.partial(self._accumulated, name)
-            worker.parameter(name).register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def load(self, number: int) -> None:
         """Do nothing: weights come while the step is computed."""
@@ -128,7 +117,7 @@ class OverlappedPasses:
             ProtocolError: its weights were not announced.
         """
         self._weights.begin(step)
-        self._step, self._ready = step, []
+        self._hooks.begin(step)
 
     def settle(self) -> None:
         """Wait for the rest of the weights.
@@ -136,7 +125,7 @@ class OverlappedPasses:
         Raises:
             DeviceLost: they do not come.
         """
-        self._last = False
+        self._hooks.open = False
         self._weights.wait_for_all()
 
     def forward(self) -> AbstractContextManager[object]:
@@ -149,18 +138,15 @@ class OverlappedPasses:
             self._stopwatch.lap("forward")
             self._weights.wait_for_all()
             self._stopwatch.mark()
-        self._last = last
+        self._hooks.open = last
 
     def end(self) -> list[str]:
         """Return the parameters whose gradients were not complete, or not known to be, before the passes were over."""
-        self._last = False
-        step = self._current()
-        step.timing.end()
-        if not self._learnt:
+        first, rest = not self._hooks.learnt, self._hooks.end()
+        if first:
             for name in self._weights.tensors:
                 self._order.setdefault(name, len(self._order))
-        self._learnt = True
-        return [name for name in dict.fromkeys((*self._ready, *self._worker.trained)) if name not in step.offered]
+        return rest
 
     def order(self) -> Mapping[str, int]:
         """Return the places in the order of first use in the first step; what is not used comes last."""
@@ -171,28 +157,6 @@ class OverlappedPasses:
         return self._weights.arrays
 
     def _use(self, name: str) -> None:
-        if not self._learnt:
+        if not self._hooks.learnt:
             self._order[name] = len(self._order)
         self._weights.use(name)
-
-    def _accumulated(self, name: str, _: torch.Tensor) -> None:
-        """Take note of a gradient that autograd has just completed."""
-        if not self._last:
-            return
-        step = self._current()
-        step.timing.complete(name)
-        if not self._learnt:
-            self._fired[name] += 1
-            self._ready.append(name)
-        elif name in step.offered:
-            raise DeviceFailed(
-                f"step {step.number}: the gradient of {name} changed after it was sent: the model computes other than "
-                "in its first step; set overlap: false in the job's communication"
-            )
-        elif self._fired[name] == 1:
-            self._offer(name, self._worker.take_gradient(name))
-
-    def _current(self) -> StepState:
-        if self._step is None:
-            raise ProtocolError("a pass was computed before any step")
-        return self._step

@@ -1,16 +1,22 @@
-"""What a drive sends of its steps: as each tensor becomes ready, or all of it once the step is computed."""
+"""What a drive sends of its steps: as each tensor becomes ready, or all of it once the step is computed.
+
+A gradient goes from the model to the stream through this module and `firmware_agent.host_session` alone.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.errors import CsdError, ProtocolError
+from firmware_agent.common.errors import CsdError, DeviceFailed, ProtocolError
 from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES, Frame
 from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.frames.step_frames import SendingSpec
@@ -19,17 +25,20 @@ from firmware_agent.common.slices import Array, make_slice
 from firmware_agent.common.split.activations import named_piece
 from firmware_agent.common.wire import encode, pack
 from firmware_agent.host_session import HostSession
+from firmware_agent.training.gradient_step import GradientWorker
+from firmware_agent.training.step_state import StepState
 from firmware_agent.training.step_timing import StepTiming
 
-PassOn = Callable[[Iterable[Slice]], Iterable[Slice]]
+Damage = Callable[[], Callable[[Slice], Slice] | None]
+"""Returns what is done to the slice that leaves next, for an experiment; None if it leaves as it is."""
 
 
 class OfferedTensors:
     """The memory of tensors that wait to be sent; it is given up when the last piece is encoded."""
 
-    def __init__(self, pass_on: PassOn) -> None:
-        """Begin with none; slices go through `pass_on` before they are encoded."""
-        self._pass_on = pass_on
+    def __init__(self, damage: Damage) -> None:
+        """Begin with none."""
+        self._damage = damage
         self._bytes: dict[tuple[int, str], npt.NDArray[np.uint8]] = {}
 
     def add(self, piece: Piece, array: Array) -> None:
@@ -44,8 +53,8 @@ class OfferedTensors:
         data, end = self._bytes[key], piece.offset + piece.size_bytes
         for start in range(piece.offset, end, MAX_SLICE_BYTES):
             view = data[start : min(end, start + MAX_SLICE_BYTES)].data
-            for frame in self._pass_on([make_slice(piece.exchange, piece.tensor, start, view)]):
-                yield encode(frame)
+            frame, damage = make_slice(piece.exchange, piece.tensor, start, view), self._damage()
+            yield encode(frame if damage is None else damage(frame))
         if end == len(data):
             del self._bytes[key]
 
@@ -53,16 +62,16 @@ class OfferedTensors:
 class HeldSender:
     """Holds what a step sends until it is computed, so that the wire is quiet meanwhile and encoding has its phase."""
 
-    def __init__(self, session: HostSession, stopwatch: Stopwatch, pass_on: PassOn) -> None:
+    def __init__(self, session: HostSession, stopwatch: Stopwatch, damage: Damage) -> None:
         """Begin with nothing.
 
         Args:
             session: to the host.
             stopwatch: charges the encoding.
-            pass_on: slices go through it before they are encoded.
+            damage: what is done to slices.
         """
         self._session, self._stopwatch = session, stopwatch
-        self._tensors = OfferedTensors(pass_on)
+        self._tensors = OfferedTensors(damage)
         self._queue = SendQueue(TransferSettings())
         self._messages: list[bytes] = []
 
@@ -113,16 +122,16 @@ class HeldSender:
 class QueuedSender:
     """Has each tensor leave when the stream has room for it, in the order of the queue, while the model computes."""
 
-    def __init__(self, session: HostSession, deadline_seconds: float, pass_on: PassOn) -> None:
+    def __init__(self, session: HostSession, deadline_seconds: float, damage: Damage) -> None:
         """Be ready for slices.
 
         Args:
             session: to the host, with the outbox that the stream's feeder empties.
             deadline_seconds: for so long the host may acknowledge nothing.
-            pass_on: slices go through it before they are encoded.
+            damage: what is done to slices.
         """
         self._outbox = session.outbox
-        self._tensors = OfferedTensors(pass_on)
+        self._tensors = OfferedTensors(damage)
         self._lock = threading.Lock()
         # Of steps whose slices have not all left.
         self._timings: dict[int, StepTiming] = {}
@@ -186,6 +195,68 @@ class QueuedSender:
     def _encode(self, piece: Piece) -> Iterator[bytes]:
         self._timings[piece.exchange].leave(named_piece(piece))
         return self._tensors.encode(piece)
+
+
+class GradientHooks:
+    """Has gradients leave as soon as autograd has completed them; which of them may, it learns in the first step.
+
+    Attributes:
+        learnt: whether the first step is over.
+        open: whether the backward pass at hand is the step's last: from then on gradients leave.
+    """
+
+    def __init__(self, worker: GradientWorker, offer: Callable[[str], None]) -> None:
+        """Watch the gradients of the worker's model from now on; `offer` is told whose may leave."""
+        self._trained, self._offer = worker.trained, offer
+        self.learnt, self.open = False, False
+        # How often each gradient was accumulated in a pass of the first step.
+        self._fired: Counter[str] = Counter()
+        self._ready: list[str] = []
+        self._step = StepState(0, TransferSettings(), StepTiming(0))
+        for name in worker.trained:
+            hook = functools.partial(self._accumulated, name)
+            worker.parameter(name).register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+    def begin(self, step: StepState) -> None:
+        """Begin a step."""
+        self._step, self._ready = step, []
+
+    def end(self) -> list[str]:
+        """Return the parameters whose gradients were not complete, or not known to be, before the passes were over."""
+        self._step.timing.end()
+        self.open, self.learnt = False, True
+        return [name for name in dict.fromkeys((*self._ready, *self._trained)) if name not in self._step.offered]
+
+    def _accumulated(self, name: str, _: torch.Tensor) -> None:
+        """Take note of a gradient that autograd has just completed."""
+        if not self.open:
+            return
+        step = self._step
+        step.timing.complete(name)
+        if not self.learnt:
+            self._fired[name] += 1
+            self._ready.append(name)
+        elif name in step.offered:
+            raise DeviceFailed(
+                f"step {step.number}: the gradient of {name} changed after it was sent: the model computes other than "
+                "in its first step; set overlap: false in the job's communication"
+            )
+        elif self._fired[name] == 1:
+            self._offer(name)
+
+
+def take_gradient(parameter: torch.nn.Parameter) -> Array:
+    """Return a parameter's gradient and drop it from the model; zeros if no record came through it."""
+    gradient, parameter.grad = parameter.grad, None
+    if gradient is None:
+        gradient = torch.zeros_like(parameter)
+    array: Array = gradient.to_dense().detach().numpy()
+    return array
+
+
+def offer_gradient(sender: HeldSender | QueuedSender, piece: Piece, parameter: torch.nn.Parameter) -> None:
+    """Add a parameter's gradient to what a sender sends."""
+    sender.offer(piece, take_gradient(parameter))
 
 
 def settings_of(spec: SendingSpec | None) -> TransferSettings:

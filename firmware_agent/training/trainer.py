@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
 from firmware_agent.common.frames.frame_fields import MAX_LAYERS, PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTimes, Measure, Measured, PhaseMark
-from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train
+from firmware_agent.common.frames.session_frames import Job, Tensors, Train
 from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
 from firmware_agent.common.layer_seconds import LayerSeconds, layer_times, measure_layers
@@ -26,6 +26,7 @@ from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
 from firmware_agent.training.loaded_job import LoadedJob
 from firmware_agent.training.sgd import LocalSgd
+from firmware_agent.training.step_sender import Damage
 
 log = logging.getLogger(__name__)
 # Most passes that are timed; their median counts.
@@ -121,14 +122,11 @@ class Trainer:
             layers,
         )
 
-    def encode(self, exchange: int, pass_on: Callable[[Iterable[Slice]], Iterable[Slice]] = iter) -> list[bytes]:
-        """Return the frames that carry the weights: the part of sending in which a task is always runnable.
-
-        Slices go through `pass_on` before they are encoded.
-        """
+    def encode(self, exchange: int, damage: Damage = lambda: None) -> list[bytes]:
+        """Return the frames that carry the weights: the part of sending in which a task is always runnable."""
         self._stopwatch.mark()
         arrays = state_arrays(self.model)
-        pieces = pass_on(cut_slices(exchange, arrays))
+        pieces = (harm(piece) if (harm := damage()) else piece for piece in cut_slices(exchange, arrays))
         frames = [encode(frame) for frame in (Tensors(exchange, tensor_specs(arrays)), *pieces)]
         self._stopwatch.lap("encode")
         return frames

@@ -45,6 +45,7 @@ from host.training.selection.planning import PlannedRun
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.channel import OnSlices
 from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.host_part import HostPart
 from host.training.sync.participants import Participants
 from host.training.sync.round_totals import PLANNED, RunGuide
 from host.training.sync.run_transfers import RunTransfers, make_overlap
@@ -52,7 +53,6 @@ from host.training.sync.server_model.server_model import ServerModel
 from host.training.sync.several_servers import make_parts
 from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
-from host.training.sync.weight_update import HostPart
 from host.training.training_protocol import Training
 
 

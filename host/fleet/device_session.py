@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from csd_emu.util.deadline import Deadline
@@ -21,6 +22,8 @@ _FRAMES_IN_A_ROW = 64
 
 F = TypeVar("F", bound=Frame)
 T = TypeVar("T")
+OnArrival = Callable[[str, int, int, bool], None]
+"""Is told of a slice: its tensor, its first byte and the one past its last, and whether it was not there before."""
 
 
 class Stream(Protocol):
@@ -31,6 +34,21 @@ class Stream(Protocol):
 
     async def write(self, message: bytes) -> None:
         """Send a message."""
+
+
+@dataclass
+class Collection:
+    """Tensors that come together in a session.
+
+    Attributes:
+        assembler: takes their slices; None while slices are frames like all others.
+        on_arrival: is told of each.
+        spare: memory that was given back.
+    """
+
+    assembler: Assembler | None = None
+    on_arrival: OnArrival = lambda *_: None
+    spare: dict[str, Array] = field(default_factory=dict)
 
 
 class DeviceSession:
@@ -49,7 +67,7 @@ class DeviceSession:
         self._closed = asyncio.Event()
         self._guards: set[asyncio.Timeout] = set()
         self._why = "the device closed the stream"
-        self._spare: dict[str, Array] = {}
+        self._collection = Collection()
         self._turn = asyncio.Lock()
 
     @property
@@ -105,13 +123,30 @@ class DeviceSession:
             self.sent_bytes += len(data)  # before: the device may answer before the write returns
             await self._stream.write(data)
 
+    def collect(self, assembler: Assembler | None, on_arrival: OnArrival = lambda *_: None) -> None:
+        """Have an assembler take all slices that are received from now on; None has them returned as frames again."""
+        self._collection.assembler, self._collection.on_arrival = assembler, on_arrival
+
     async def receive(self, deadline: Deadline | None) -> AnyFrame:
-        """Return the next frame; without a deadline, whenever it comes. One task at a time receives.
+        """Return the next frame, but for slices that are collected; without a deadline, whenever it comes.
+
+        One task at a time receives.
 
         Raises:
             DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.
             DeviceFailed: the device says that its task failed; a DeviceCodeFailed, that the user's code did.
+            ProtocolError: a slice does not belong to what is collected.
         """
+        while isinstance(frame := await self._next_frame(deadline), Slice):
+            if (assembler := self._collection.assembler) is None:
+                break
+            end = frame.offset + len(frame.data)
+            self._collection.on_arrival(frame.tensor, frame.offset, end, assembler.add(frame))
+        if isinstance(frame, Failed):
+            raise self._failed(frame)
+        return frame
+
+    async def _next_frame(self, deadline: Deadline | None) -> AnyFrame:
         if not self._frames:
             if self._inbox.empty():
                 self._in_a_row = 0
@@ -120,10 +155,7 @@ class DeviceSession:
                 await self._give_way()
                 self._frames.extend(self._inbox.get_nowait())
             self._in_a_row += len(self._frames)
-        frame = self._frames.popleft()
-        if isinstance(frame, Failed):
-            raise self._failed(frame)
-        return frame
+        return self._frames.popleft()
 
     def _failed(self, frame: Failed) -> DeviceFailed:
         told = f"{self.device}: {frame.task} failed in the device: {frame.error}"
@@ -159,19 +191,21 @@ class DeviceSession:
         """
         try:
             announced = await self.expect(Tensors, deadline)
-            spare, self._spare = self._spare, {}
+            spare, self._collection.spare = self._collection.spare, {}
             assembler = Assembler(exchange, announced.specs, expected, spare)
-            while isinstance(frame := await self.receive(deadline), Slice):
-                assembler.add(frame)
+            self.collect(assembler)
+            frame = await self.receive(deadline)
             if not isinstance(frame, then):
                 raise ProtocolError(f"sent {type(frame).__name__} where {then.__name__} was due")
             return assembler.arrays(), frame
         except ProtocolError as error:
             raise self._broken(str(error)) from error
+        finally:
+            self.collect(None)
 
     def recycle(self, arrays: dict[str, Array]) -> None:
         """Take back what `receive_tensors` returned: the next exchange overwrites it, and takes no new memory."""
-        self._spare = arrays
+        self._collection.spare = arrays
 
     def _broken(self, what: str) -> ProtocolError:
         self.close(what)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.frames.step_frames import Stepped
-from host.core.scanning import Scan
+from host.core.tensor_sums import Scan
 
 
 class Reason(StrEnum):

@@ -15,7 +15,7 @@ from host.config.plugins.plugin_loading import Plugin
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
-from host.core.weighted_mean import round_weights
+from host.core.tensor_sums import round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
 from host.training.accounting import Accountant, Lateness, StepAccount

@@ -22,7 +22,7 @@ from host.config.participation import RoundSelection
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
-from host.core.scanning import Scan
+from host.core.tensor_sums import Scan
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
 from host.training.accounting import DeviceReport

@@ -44,7 +44,7 @@ import numpy.typing as npt
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.slices import Array
-from host.core.scanning import UNLIMITED, Norms, Scan, first_not_finite, scan_update, squares
+from host.core.tensor_sums import UNLIMITED, Norms, Scan, first_not_finite, scan_update, squares
 from host.training.contributions import Reason, Refusal, ScreenedContribution, not_finite
 
 Floats = npt.NDArray[np.float64]

@@ -23,7 +23,7 @@ STRATEGY = """
 from typing import Annotated
 from annotated_types import Ge, Lt
 from host.config.plugins.kinds import STRATEGY
-from host.core.weighted_mean import weighted_mean
+from host.core.tensor_sums import weighted_mean
 from host.policies.aggregation.strategy import Stateless
 
 @STRATEGY.register("dictator", "The weights of the drive at one place.")

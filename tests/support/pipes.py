@@ -25,8 +25,7 @@ from firmware_agent.common.split.cutting import cut_model
 from firmware_agent.common.weights import buffer_names, state_arrays, tied_names, trained_names
 from firmware_agent.common.wire import AnyFrame, encode, unpack
 from firmware_agent.faults.competing_task import Disturbance
-from firmware_agent.host_session import HostSession
-from firmware_agent.outbox import Outbox
+from firmware_agent.host_session import HostSession, Outbox
 from host.core.evaluation import NormSum, Structure, trace_norm_sums
 from host.fleet.device_session import DeviceSession
 from tests.support.fakes import FakeEvaluator, hello

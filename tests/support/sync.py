@@ -32,6 +32,7 @@ from host.training.run_faults import RunFaults
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.host_part import HostPart
 from host.training.sync.participants import Participants
 from host.training.sync.round_totals import RunGuide
 from host.training.sync.run_transfers import RunTransfers
@@ -39,7 +40,6 @@ from host.training.sync.server_model.server_model import ServerModel
 from host.training.sync.several_servers import make_parts
 from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
-from host.training.sync.weight_update import HostPart
 from host.training.sync_plan import Records, SyncPlan, make_plan
 from host.training.transfer_policy import UNSLICED, TransferPolicy
 from tests.support.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet

@@ -24,7 +24,7 @@ from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.core.evaluation import NormSum, trace_norm_sums
-from host.core.weighted_mean import TensorContribution, combine
+from host.core.tensor_sums import TensorContribution, combine
 from host.fleet.device_session import DeviceSession
 from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.exchange.batch_norm_sums import Reductions

@@ -18,7 +18,7 @@ from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.slices import Array
 from host.core.evaluation import Structure
-from host.core.scanning import Scan
+from host.core.tensor_sums import Scan
 from host.fleet.fleet import Fleet
 from host.training.accounting import make_accountant
 from host.training.contributions import Refusal, ScreenedContribution

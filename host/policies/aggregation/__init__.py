@@ -8,7 +8,7 @@ from firmware_agent.common.errors import ConfigurationError, PluginError
 from host.config.plugins.kinds import STRATEGY
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import StrategySection, UserSection, accepted
-from host.core.weighted_mean import weighted_mean
+from host.core.tensor_sums import weighted_mean
 from host.policies.aggregation.clipping import Clipped
 from host.policies.aggregation.fedadam import FedAdam
 from host.policies.aggregation.fedavg import FedAvg

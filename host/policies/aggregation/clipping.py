@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from firmware_agent.common.slices import Array
-from host.core.weighted_mean import DOT_ELEMENTS
+from host.core.tensor_sums import DOT_ELEMENTS
 from host.policies.aggregation.strategy import Contribution, Strategy
 
 

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
-from host.core.weighted_mean import weighted_mean
+from host.core.tensor_sums import weighted_mean
 from host.policies.aggregation.strategy import Contribution, check_names, mean_of_buffers
 
 _FIRST, _SECOND = "m/", "v/"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
-from host.core.weighted_mean import weighted_mean
+from host.core.tensor_sums import weighted_mean
 from host.policies.aggregation.strategy import Contribution, Stateless
 
 

@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
-from host.core.weighted_mean import DOT_ELEMENTS, weighted_mean
+from host.core.tensor_sums import DOT_ELEMENTS, weighted_mean
 from host.policies.aggregation.median import trimmed_mean
 from host.policies.aggregation.strategy import Contribution, Stateless, check_count
 

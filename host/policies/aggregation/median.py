@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
-from host.core.weighted_mean import BLOCK_ELEMENTS, reduce_arrays
+from host.core.tensor_sums import BLOCK_ELEMENTS, reduce_arrays
 from host.policies.aggregation.strategy import Contribution, Stateless, check_count
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
-from host.core.weighted_mean import weighted_mean
+from host.core.tensor_sums import weighted_mean
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from firmware_agent.common.slices import Array
-from host.core.weighted_mean import DOT_ELEMENTS
+from host.core.tensor_sums import DOT_ELEMENTS
 
 # Of honest drives, with other labels too, updates share a direction; a flipped sign has about -0.5 or less.
 AWAY_COSINE = -0.2

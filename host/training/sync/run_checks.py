@@ -10,7 +10,7 @@ from firmware_agent.common.units import format_bytes
 from host.config.job_file import JobConfig
 from host.core.device_time import COUNTED
 from host.core.records import DeviceRound, EventKind, OnEvent
-from host.core.scanning import first_not_finite
+from host.core.tensor_sums import first_not_finite
 from host.policies.batching.device_speeds import DeviceClass
 from host.training.contributions import AssignedWork, Reason, Refusal, ScreenedContribution
 from host.training.device_conduct import Conduct, all_diverge, diverged

@@ -9,20 +9,20 @@ from functools import partial
 from typing import Protocol
 
 from firmware_agent.common.send_queue import TransferSettings
-from host.core.scanning import UNLIMITED
 from host.core.states.peer_servers import PeerServers
+from host.core.tensor_sums import UNLIMITED
 from host.training.accounting import Accountant
 from host.training.host_optimiser import TrainedModel
 from host.training.sync.exchange.batch_norm_sums import Reductions
-from host.training.sync.exchange.gradient_buffer import GradientBuffer, GradientScreen
+from host.training.sync.exchange.gradient_buffer import GradientBuffer, GradientScreen, WeightUpdate
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_exchange import StepExchange
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
-from host.training.sync.exchange.weight_sender import FIFO, Outbound
+from host.training.sync.exchange.weight_sender import FIFO, Outbound, StepTensors
+from host.training.sync.host_part import HostPart, HostPartStep
 from host.training.sync.run_checks import StepScreening
 from host.training.sync.step_batches import StepAssignment
 from host.training.sync.step_result import Expected, StepAccounting, StepReport, StepResult
-from host.training.sync.weight_update import HostPart, HostPartStep, StepTensors, WeightUpdate
 from host.training.sync_plan import SyncPlan
 
 
@@ -106,7 +106,7 @@ class OwnEnding:
         if part is not None and counts:
             await part.begin_update(report.late)
         if counts and update.whole:
-            await asyncio.to_thread(stepper.model.optimiser.step_all, update.whole, update.rate)
+            await asyncio.to_thread(update.step_all)
         if part is not None:
             part.ready.set()
         update.end()

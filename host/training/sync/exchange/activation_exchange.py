@@ -17,7 +17,7 @@ from firmware_agent.common.frames.step_frames import ActivationGradients, Activa
 from firmware_agent.common.slices import Assembler
 from firmware_agent.common.split.activations import LABELS, RANDOM, activation_specs, gradient_specs, is_random_state
 from firmware_agent.common.wire import AnyFrame
-from host.core.scanning import squares
+from host.core.tensor_sums import squares
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.screening import Screen
 from host.training.sync.exchange.step_extension import Answer, Reply, StepStage, StepWork

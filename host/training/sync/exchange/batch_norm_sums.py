@@ -21,7 +21,7 @@ from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.step_frames import Reduce, Reduced
 from firmware_agent.common.wire import AnyFrame
 from host.core.evaluation import NormSum
-from host.core.scanning import squares
+from host.core.tensor_sums import squares
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.screening import EXPLODING, Screen
 from host.training.sync.exchange.step_extension import Answer, Reply, StepStage, StepWork

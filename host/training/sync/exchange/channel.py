@@ -1,10 +1,13 @@
-"""One device's stream while steps of it are outstanding: all of a step's frames, both ways, go through its channel."""
+"""One device's stream while steps of it are outstanding: a step's frames, both ways, go through its channel.
+
+Of the slices of gradients it is only told: the session has them taken straight to their tensors.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from csd_emu.util.deadline import Deadline
@@ -12,10 +15,11 @@ from firmware_agent.common.errors import CsdError, DeviceFailed, DeviceLost, Pro
 from firmware_agent.common.frames.session_frames import Slice, Tensors
 from firmware_agent.common.frames.step_frames import Step, Stepped
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.slices import Array, Assembler
 from firmware_agent.common.split.activations import crossing_name
 from firmware_agent.common.wire import AnyFrame
 from host.fleet.device_session import DeviceSession
-from host.training.sync.exchange.gradient_buffer import GradientReceiver
+from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_extension import Answer, DeviceExtension, StepStage
 from host.training.sync.exchange.watchdog import Pace
@@ -31,20 +35,24 @@ class ChannelStep:
 
     Attributes:
         number: its own.
-        receiver: takes the device's gradients, and its report.
+        gathering: where all devices' gradients come together.
+        spare: memory that an earlier step took, to be overwritten.
         extensions: take what else comes.
         log: of its slices.
         report: what the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends
             what does not belong there.
+        assembler: where the device's gradients come together, once they are announced.
         waits: whether the device waits for what the host makes of what it has sent.
         up_bytes, down_bytes: that extensions' tensors count as so far.
     """
 
     number: int
-    receiver: GradientReceiver
+    gathering: GradientBuffer
+    spare: dict[str, Array] | None
     extensions: Sequence[DeviceExtension]
     log: SliceLog
     report: asyncio.Future[Stepped] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    assembler: Assembler | None = None
     waits: bool = False
     up_bytes: int = 0
     down_bytes: int = 0
@@ -99,6 +107,8 @@ class Channel:
         if overlap:
             self._sender = SliceSender(self._pace, Pace(watchdog_seconds, now), self._wake)
         self._steps: dict[int, ChannelStep] = {}
+        # Memory of the gradients of a step that is over.
+        self._spare: dict[str, Array] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -124,8 +134,7 @@ class Channel:
         self,
         outbound: Outbound,
         task: Step,
-        stepped: Collection[str],
-        receiver: GradientReceiver,
+        gathering: GradientBuffer,
         extensions: Sequence[DeviceExtension] = (),
     ) -> ChannelStep:
         """Have the device take a step; with overlap a step before it may still be outstanding.
@@ -133,14 +142,14 @@ class Channel:
         Args:
             outbound: its weights.
             task: the step.
-            stepped: names of the weights that the release of `outbound` tells of.
-            receiver: takes the gradients that come back.
+            gathering: takes the gradients that come back; the release of `outbound` tells of the same tensors.
             extensions: take what else comes back.
         """
         log = SliceLog(task.step, self._session.device, self._now)
-        step = ChannelStep(task.step, receiver, extensions, log)
+        step = ChannelStep(task.step, gathering, self._spare, extensions, log)
+        self._spare = None
         idle, self._steps[task.step] = not self._steps, step
-        self._sender.begin(outbound, task, stepped, log)
+        self._sender.begin(outbound, task, {spec.name for spec in gathering.specs}, log)
         self._wake()
         if self._reader is None or self._reader.done():
             self._reader = asyncio.ensure_future(self._read())
@@ -209,24 +218,49 @@ class Channel:
                 if (stage := extension.stage(frame)) is not None:
                     step.check_order(self._session.device, stage)
                     return self._take_extension(step, extension, frame)
-        step = next(iter(self._steps.values()))
+        self._take_gradient(next(iter(self._steps.values())), frame)
+        return True
+
+    def _take_gradient(self, step: ChannelStep, frame: AnyFrame) -> None:
+        """Take what announces the device's gradients, or its report, with which its part is whole.
+
+        Raises:
+            ProtocolError: the frame does not belong there.
+        """
+        device, assembler = self._session.device, step.assembler
         if isinstance(frame, Stepped):
-            step.check_order(self._session.device, StepStage.REPORT)
-        report = step.receiver.take(frame)
-        if isinstance(frame, Tensors):
+            step.check_order(device, StepStage.REPORT)
+        if isinstance(frame, Tensors) and assembler is None:
+            step.assembler = Assembler(step.number, frame.specs, step.gathering.specs, step.spare)
+            step.gathering.open(device, step.assembler)
             step.log.names = [spec.name for spec in frame.specs]
-        if isinstance(frame, Slice):
-            self._sender.arrived(step.log, frame.tensor, frame)
-        if report is not None:
-            self._end(step, report)
-        return step.receiver.news
+            self._collect()
+        elif isinstance(frame, Stepped) and frame.step == step.number and assembler is not None:
+            self._spare = assembler.arrays()
+            self._end(step, frame)
+        else:
+            raise ProtocolError(f"{device} sent {type(frame).__name__}, which has no place in step {step.number}")
+
+    def _collect(self) -> None:
+        """Have the session collect the gradients of the first step, if they are announced."""
+        step = next(iter(self._steps.values()), None)
+        self._session.collect(step.assembler if step else None, self._arrived)
+
+    def _arrived(self, tensor: str, start: int, end: int, news: bool) -> None:
+        """Note that a slice of the first step's gradients has come."""
+        step = next(iter(self._steps.values()))
+        if news:
+            step.gathering.arrived(self._session.device, tensor, start, end)
+            self._pace.moved()
+        self._sender.arrived(step.log, tensor, start, end)
 
     def _take_extension(self, step: ChannelStep, extension: DeviceExtension, frame: AnyFrame) -> bool:
         answer = extension.take(frame)
         if isinstance(frame, Slice):
-            self._sender.arrived(step.log, crossing_name(frame.tensor), frame)
+            self._sender.arrived(step.log, crossing_name(frame.tensor), frame.offset, frame.offset + len(frame.data))
         elif extension.tensors:
             step.log.crossing = list(map(crossing_name, extension.tensors))
+            self._session.collect(None)
         if extension.tensors:
             step.up_bytes += self._sender.crossed_bytes(frame, last=answer is not None)
         if answer is not None:
@@ -246,6 +280,7 @@ class Channel:
         if step.report.done():  # the device waits no longer
             return
         step.waits = False
+        self._collect()
         self._pace.begin()
         sent_bytes = self._sender.reply(step.number, reply)
         step.down_bytes += sent_bytes if extension.tensors else 0
@@ -254,6 +289,7 @@ class Channel:
     def _end(self, step: ChannelStep, outcome: Stepped | CsdError) -> None:
         """Report a step."""
         del self._steps[step.number]
+        self._collect()
         self._pace.begin()
         log = self._sender.end(step.number)
         if log is not None and isinstance(outcome, Stepped):

@@ -9,15 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.frame_fields import TensorSpec
-from firmware_agent.common.frames.session_frames import Slice, Tensors
-from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.slices import Array, Assembler, Spans
-from firmware_agent.common.wire import AnyFrame
-from host.core.scanning import UNLIMITED, Norms, Scan, squares
-from host.core.weighted_mean import TensorContribution
+from host.core.tensor_sums import UNLIMITED, Norms, Scan, TensorContribution, combine, squares
 from host.training.contributions import Reason, Refusal, not_finite
+from host.training.host_optimiser import TrainedModel
+from host.training.sync.exchange.weight_sender import StepTensors
 from host.training.tensor_ranges import TensorRange, cut_blocks, joined, overlapped
 
 
@@ -41,7 +38,7 @@ class GradientScreen:
     def look(self, device: str, block: TensorRange, array: Array, spans: Spans | None = None) -> bool:
         """Look at a device's block, a flat array, once; return whether its values are finite.
 
-        Of bytes that have not come (see `host.core.weighted_mean.TensorContribution`) nothing is asked.
+        Of bytes that have not come (see `host.core.tensor_sums.TensorContribution`) nothing is asked.
         """
         if device in self.refused:
             return False
@@ -160,6 +157,54 @@ class BlockArrivals:
             return False
         del waiting[device]
         return True
+
+
+class WeightUpdate:
+    """The update of the weights by one step, in place.
+
+    Attributes:
+        rate: the learning rate.
+        whole: the gradient, where the optimiser needs all of it; with `keeps_all` the means of buffers too.
+        release: which of the weights the step has updated.
+        on_release: is told when that has become more.
+    """
+
+    def __init__(self, model: TrainedModel, tensors: StepTensors, rate: float, keeps_all: bool = False) -> None:
+        """Begin with nothing; with `keeps_all` nothing is applied but all means are kept."""
+        self._model, self._tensors, self.rate, self._keeps_all = model, tensors, rate, keeps_all
+        self._barrier = keeps_all or model.optimiser.needs_all is not None
+        self.release = tensors.release()
+        self.whole: dict[str, Array] = {}
+        self.on_release: Callable[[], object] = lambda: None
+        self._loop = asyncio.get_running_loop()
+
+    def apply(self, block: TensorRange, contributions: Sequence[TensorContribution]) -> None:
+        """Take the gradients of a block; it may compute for long."""
+        total = combine(block.tensor, contributions)
+        if block.tensor in self._tensors.buffers and not self._keeps_all:
+            array = self._model.weights[block.tensor]
+            array.reshape(-1)[block.start // array.itemsize : block.end // array.itemsize] = total
+        elif self._barrier:
+            self.whole[block.tensor] = total.reshape(self._model.weights[block.tensor].shape)
+            return
+        else:
+            self._model.optimiser.step_block(block, total, self.rate)
+        self._loop.call_soon_threadsafe(self._let_go, block)
+
+    def step_all(self) -> None:
+        """Step by the whole gradient, where it was kept."""
+        self._model.optimiser.step_all(self.whole, self.rate)
+
+    def end(self) -> None:
+        """Let all go that is held back, stepped or not: the step is over."""
+        self._model.copy_tied()
+        self.release.add_all()
+
+    def _let_go(self, block: TensorRange) -> None:
+        for each in overlapped(self._tensors.blocks[block.tensor], block.start, block.end):
+            self.release.add(each)
+        if not self._barrier:
+            self.on_release()
 
 
 class GradientBuffer:
@@ -315,48 +360,3 @@ class GradientBuffer:
             if self._may_stay(device):
                 found[device] = TensorContribution(weight, array, spans)
         return found
-
-
-class GradientReceiver:
-    """Takes one device's frames of one step.
-
-    Attributes:
-        news: whether the last frame brought anything that was not there.
-        spare: memory that an earlier step took; of a part that is whole its own, for the next step to overwrite.
-    """
-
-    def __init__(self, number: int, device: str, gathering: GradientBuffer, spare: dict[str, Array] | None) -> None:
-        """Begin with nothing.
-
-        Args:
-            number: of the step.
-            device: its name.
-            gathering: where all devices' gradients come together.
-            spare: memory that an earlier step took, to be overwritten.
-        """
-        self._number, self._device, self._gathering, self.spare = number, device, gathering, spare
-        self._assembler: Assembler | None = None
-        self.news = True
-
-    def take(self, frame: AnyFrame) -> Stepped | None:
-        """Take a frame; return the report, with which the device's part is whole.
-
-        Raises:
-            ProtocolError: the frame does not belong there, such as a slice of another step, or of a tensor that no
-                gradient has.
-        """
-        assembler = self._assembler
-        if isinstance(frame, Slice) and assembler is not None:
-            self.news = assembler.add(frame)
-            if self.news:
-                self._gathering.arrived(self._device, frame.tensor, frame.offset, frame.offset + len(frame.data))
-            return None
-        self.news = True
-        if isinstance(frame, Tensors) and assembler is None:
-            self._assembler = Assembler(self._number, frame.specs, self._gathering.specs, self.spare)
-            self._gathering.open(self._device, self._assembler)
-            return None
-        if isinstance(frame, Stepped) and frame.step == self._number and assembler is not None:
-            self.spare = assembler.arrays()
-            return frame
-        raise ProtocolError(f"{self._device} sent {type(frame).__name__}, which has no place in step {self._number}")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.frame_fields import MAX_TIMED_SLICES
-from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.frames.step_frames import Timed
 from firmware_agent.common.send_queue import Piece
 from host.core.slice_record import SliceRecord
@@ -81,12 +80,12 @@ class SliceLog:
                 head.end_seconds = self.now()
                 self._unread.popleft()
 
-    def arrive(self, name: str, frame: Slice) -> None:
-        """Note that a slice has come of the tensor that has this name; no more of them than a device can tell of."""
+    def arrive(self, name: str, end: int) -> None:
+        """Note a slice that ends at this byte of the tensor of this name; no more of them than a device can tell of."""
         if self._arrivals == MAX_TIMED_SLICES:
             return
         self._arrivals += 1
-        self._came.setdefault((name, frame.offset + len(frame.data)), []).append(self.now())
+        self._came.setdefault((name, end), []).append(self.now())
 
     def take(self, timed: Timed) -> None:
         """Take what the device tells of its own times.

@@ -12,13 +12,12 @@ from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFaile
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.frames.step_frames import Step
 from firmware_agent.common.send_queue import TransferSettings
-from firmware_agent.common.slices import Array
 from host.core.failures import Failures
 from host.core.records import EventKind, OnEvent
 from host.fleet.device_session import DeviceSession
 from host.training.round_exchange import prepare_device
 from host.training.sync.exchange.channel import Channel, OnSlices
-from host.training.sync.exchange.gradient_buffer import GradientBuffer, GradientReceiver
+from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
 
@@ -52,7 +51,6 @@ class _SessionState:
         channel: its steps go through it.
         turn: held by whoever begins a step.
         prepared: whether the device has the job.
-        spare: memory of the gradients of a step that is over.
         counted_bytes: that count as of steps that are over, each way, if steps overlap.
         told_lost: whether its loss was told: it may be lost in two steps at once.
     """
@@ -60,7 +58,6 @@ class _SessionState:
     channel: Channel
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     prepared: bool = False
-    spare: dict[str, Array] | None = None
     counted_bytes: tuple[int, int] | None = None
     told_lost: bool = False
 
@@ -169,15 +166,11 @@ class StepExchange:
         session, number = work.session, outbound.number
         async with state.turn:  # the step before may still be at this place
             await self._make_ready(state, session, number)
-            spare, state.spare = state.spare, None
-            receiver = GradientReceiver(number, session.device, gathering, spare)
             task = Step(number, work.records.astype("<u4").tobytes(), work.micro_batch, outbound.spec)
             before = session.sent_bytes, session.received_bytes
-            stepped = frozenset(spec.name for spec in gathering.specs)
             opened = [extension.open(session.device) for extension in extensions]
-            step = state.channel.begin(outbound, task, stepped, receiver, opened)
+            step = state.channel.begin(outbound, task, gathering, opened)
         report = await step.report
-        state.spare = receiver.spare or state.spare
         sent, received = session.sent_bytes, session.received_bytes
         if self._frame.overlap:  # what has crossed since the report before counts as of this step
             before = state.counted_bytes or before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,14 +16,16 @@ from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.frames.session_frames import Received, Slice, Tensors
 from firmware_agent.common.frames.step_frames import Resend, SendingSpec, Step, Timed
 from firmware_agent.common.send_queue import Piece, SendQueue, TransferSettings
-from firmware_agent.common.slices import Array, cut_slices, make_slice, tensor_specs
+from firmware_agent.common.slices import Array, cut_slices, make_slice, spec_bytes, tensor_specs
 from firmware_agent.common.split.activations import CROSSING_ORDER, named_piece
 from firmware_agent.common.wire import AnyFrame, encode, join, pack
 from host.fleet.device_session import DeviceSession
+from host.training.host_optimiser import TrainedModel
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_extension import Reply
 from host.training.sync.exchange.watchdog import Pace
-from host.training.tensor_ranges import Cells, Release, TensorRange
+from host.training.sync.server_model.server_model import ServerModel
+from host.training.tensor_ranges import Cells, Release, TensorRange, cut_blocks
 
 FIFO = TransferSettings()
 NOTHING = Release(())
@@ -43,6 +46,44 @@ class SentWeights:
         ordered = {name: array for name, array in arrays.items() if name in self.places}
         self.specs = tensor_specs(ordered)
         self.flat = {name: array.reshape(-1).view(np.uint8) for name, array in ordered.items()}
+
+
+class StepTensors:
+    """The tensors of a model that cross in each step.
+
+    Attributes:
+        sent: what devices are sent.
+        trained: parameters of which they return the gradient.
+        buffers: that they return, to be averaged.
+        specs: of all that they return.
+        gradient_bytes: size of that.
+        block_bytes: most of a tensor that is stepped at once; None where the whole gradient is needed first.
+        blocks: tensor -> its pieces.
+    """
+
+    def __init__(self, model: TrainedModel, batch_norm: str, tail: ServerModel | None, whole: bool = False) -> None:
+        """Take a model, of which the devices have all, or what comes before the `tail`.
+
+        Unless `batch_norm` is ``frozen`` devices return buffers. `whole` gradients are needed if the optimiser needs
+        them, or so.
+        """
+        weights, structure = model.weights, model.structure
+        self.trained, buffers = structure.trained, structure.buffers
+        if tail is not None:
+            self.trained, buffers = tail.split.front_trained, tail.split.front_buffers
+        self.buffers = buffers if batch_norm != "frozen" else ()
+        self.specs = tensor_specs({name: weights[name] for name in (*self.trained, *self.buffers)})
+        self.gradient_bytes = sum(map(spec_bytes, self.specs))
+        sent = {name: weights[name] for name in (weights if tail is None else tail.split.front)}
+        order = structure.order or tuple(name for name in weights if name not in structure.tied)
+        self.sent = SentWeights(sent, tuple(name for name in order if name in sent))
+        optimiser = model.optimiser
+        self.block_bytes = None if whole or optimiser.needs_all is not None else optimiser.block_bytes
+        self.blocks = cut_blocks(self.specs, self.block_bytes)
+
+    def release(self) -> Release:
+        """Return the release of a step of which nothing is updated yet."""
+        return Release(itertools.chain.from_iterable(self.blocks.values()))
 
 
 @dataclass(frozen=True)
@@ -128,8 +169,8 @@ class TensorSender:
         """
         return None
 
-    def arrived(self, log: SliceLog, name: str, frame: Slice) -> None:
-        """Note that a slice has come of the tensor that has this name beside all others."""
+    def arrived(self, log: SliceLog, name: str, start: int, end: int) -> None:
+        """Note that bytes [start, end) have come of the tensor that has this name beside all others."""
 
     def crossed_bytes(self, frame: AnyFrame, last: bool) -> int:
         """Return what a frame of an extension counts as; with the `last` one before the device waits, all that came."""
@@ -247,10 +288,10 @@ class SliceSender:
             return False
         return None
 
-    def arrived(self, log: SliceLog, name: str, frame: Slice) -> None:
+    def arrived(self, log: SliceLog, name: str, start: int, end: int) -> None:
         """Note a slice, of which the device is told that it has been read."""
-        log.arrive(name, frame)
-        self._read_bytes[frame.exchange] = self._read_bytes.get(frame.exchange, 0) + len(frame.data)
+        log.arrive(name, end)
+        self._read_bytes[log.step] = self._read_bytes.get(log.step, 0) + end - start
         self._wake()
 
     def crossed_bytes(self, frame: AnyFrame, last: bool) -> int:
@@ -310,7 +351,7 @@ class SliceSender:
         self._wake()
 
     def _take_frame(self) -> bytes | None:
-        """Return what leaves next, in the order of `firmware_agent.outbox.Outbox`, if anything can leave now."""
+        """Return what leaves next, in the order of `firmware_agent.host_session.Outbox`, if anything can leave now."""
         if self._messages:
             return self._messages.popleft()
         if self._read_bytes:

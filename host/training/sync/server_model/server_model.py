@@ -25,8 +25,7 @@ from firmware_agent.common.first_use import evaluating
 from firmware_agent.common.slices import Array
 from firmware_agent.common.split.activations import has_gradient, step_seed
 from firmware_agent.common.split.cutting import Cut
-from host.core.scanning import first_not_finite
-from host.core.weighted_mean import weighted_mean
+from host.core.tensor_sums import first_not_finite, weighted_mean
 from host.training.sync.server_model.activation_types import (
     ActivationBatch,
     ActivationGrads,

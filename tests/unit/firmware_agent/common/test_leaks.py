@@ -20,7 +20,7 @@ from firmware_agent.common.wire import AnyFrame, decode, encode
 from host.config.job_file import DataSection, JobConfig, check_mode
 from host.core.datasets import load_dataset
 from host.core.records import EventKind
-from host.core.weighted_mean import TensorContribution
+from host.core.tensor_sums import TensorContribution
 from host.fleet.shards import deal_out, write_shards
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange

@@ -107,7 +107,7 @@ def test_a_tensor_in_ever_smaller_slices_is_refused_at_a_bound(monkeypatch: pyte
 
 
 def test_repeated_slices_fill_no_memory() -> None:
-    log, piece = SliceLog(1, "csd-00", lambda: 0.0), make_slice(1, "w", 0, b"x")
+    log = SliceLog(1, "csd-00", lambda: 0.0)
     for _ in range(MAX_TIMED_SLICES + 100):
-        log.arrive("w", piece)
+        log.arrive("w", 1)
     assert len(log._came["w", 1]) == MAX_TIMED_SLICES

@@ -31,7 +31,8 @@ from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, Expe
 from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker
 from firmware_agent.training.loaded_job import LoadedJob
-from host.core.weighted_mean import TensorContribution, combine
+from firmware_agent.training.step_sender import take_gradient
+from host.core.tensor_sums import TensorContribution, combine
 from host.training.sync.exchange.activation_exchange import ActivationExchange, ActivationReceiver
 from host.training.sync.exchange.step_extension import Answer, Reply, part_sizes
 from host.training.sync.server_model.activation_types import ActivationBatch, HandOver
@@ -128,7 +129,7 @@ def cut_step(
             with turn:
                 done = compute_step(drive, Step(number, np.array(records, "<u4").tobytes(), micro_batch), cross=cross)
                 state = state_arrays(drive.model)
-                gradients = {trained: drive.take_gradient(trained) for trained in drive.trained}
+                gradients = {trained: take_gradient(drive.parameter(trained)) for trained in drive.trained}
                 return gradients | {buffer: state[buffer] for buffer in drive.buffers}, done.loss
 
         jobs = [asyncio.to_thread(compute, *each) for each in zip(names, groups, strict=True)]

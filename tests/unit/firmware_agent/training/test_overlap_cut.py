@@ -35,9 +35,9 @@ from host.policies.transfer.transfer_tuner import FixedSending
 from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_extension import part_sizes
+from host.training.sync.host_part import HostPartStep
 from host.training.sync.server_model.activation_types import ActivationBatch, ActivationGrads
 from host.training.sync.server_model.server_model import ServerModel, ServerModelPass
-from host.training.sync.weight_update import HostPartStep
 from host.training.transfer_policy import TransferPolicy
 from tests.support.examples import examples
 from tests.support.fakes import JOB, random_shard

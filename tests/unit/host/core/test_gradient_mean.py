@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from firmware_agent.common.errors import ConfigurationError, DeviceLost
 from firmware_agent.common.slices import Assembler, Spans, cut_slices, tensor_specs
-from host.core.weighted_mean import TensorContribution, combine, weighted_mean
+from host.core.tensor_sums import TensorContribution, combine, weighted_mean
 
 DTYPES = [np.float32, np.float64, np.int64]
 

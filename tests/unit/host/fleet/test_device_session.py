@@ -10,7 +10,7 @@ from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.common.frames.measure_frames import Measured
 from firmware_agent.common.frames.session_frames import Failed, Job, Ready, Slice, Tensors, Train, Trained
-from firmware_agent.common.slices import Array, cut_slices, make_slice, tensor_specs
+from firmware_agent.common.slices import Array, Assembler, cut_slices, make_slice, tensor_specs
 from firmware_agent.common.wire import AnyFrame, encode, pack
 from tests.support.fakes import JOB, SECONDS, Answer, Cut, FakeDrive
 
@@ -138,6 +138,21 @@ async def test_frames_that_came_packed_are_read_one_by_one() -> None:
     weights, frame = await trained(Misbehaves(*packed))
     np.testing.assert_array_equal(weights["w"], WEIGHTS["w"])
     assert frame == DONE
+
+
+async def test_slices_are_collected_and_told_of_until_they_are_frames_again() -> None:
+    drive, assembler = FakeDrive(), Assembler(1, SPECS)
+    first, *rest = cut_slices(1, WEIGHTS, 12)
+    for frame in (first, first, DONE, *rest):
+        await drive._outbox.put(encode(frame))
+    drive.pump()
+    arrivals: list[tuple[str, int, int, bool]] = []
+    drive.session.collect(assembler, lambda *arrival: arrivals.append(arrival))
+    assert await drive.session.receive(soon()) == DONE
+    assert arrivals == [("w", 0, 12, True), ("w", 0, 12, False)]
+    drive.session.collect(None)
+    assert [await drive.session.receive(soon()) for _ in rest] == rest
+    assert assembler.missing_bytes == sum(len(piece.data) for piece in rest)
 
 
 async def test_arrays_given_back_are_used_again_and_others_never() -> None:

@@ -17,7 +17,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Train, Trained
 from firmware_agent.common.slices import Array
 from host.core.records import EventKind
-from host.core.scanning import Norms, Scan, scan_update, squares
+from host.core.tensor_sums import Norms, Scan, scan_update, squares
 from host.training.contributions import AssignedWork, Reason, Refusal, ScreenedContribution, reason_of
 from host.training.screening import EXPLODING, NORM_FACTOR, Screen
 from tests.support.examples import examples

@@ -17,7 +17,7 @@ from firmware_agent.common.slices import Array
 from host.app.prepare import prepare_run
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
-from host.core.weighted_mean import BLOCK_ELEMENTS
+from host.core.tensor_sums import BLOCK_ELEMENTS
 from host.policies.aggregation import (
     Clipped,
     Contribution,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_agent.common.slices import Array, Assembler, Spans, cut_slices, make_slice, tensor_specs
-from host.core.weighted_mean import TensorContribution, combine
+from host.core.tensor_sums import TensorContribution, combine
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.tensor_ranges import TensorRange
 from tests.support.examples import examples

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.slices import Array
-from host.core import weighted_mean as aggregate
-from host.core.weighted_mean import round_weights, weighted_mean
+from host.core import tensor_sums as aggregate
+from host.core.tensor_sums import round_weights, weighted_mean
 
 Contribution = tuple[float, dict[str, Array]]
 numbers = st.floats(-1e6, 1e6, width=32)

@@ -13,7 +13,7 @@ from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.session_frames import Disturbed, Failed, Received, Welcome
 from firmware_agent.common.send_queue import Piece, TransferSettings
 from firmware_agent.common.wire import decode, encode, unpack
-from firmware_agent.outbox import Outbox
+from firmware_agent.host_session import Outbox
 
 
 def label(piece: Piece) -> Iterator[bytes]:
