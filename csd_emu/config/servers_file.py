@@ -18,7 +18,7 @@ class RacksSection(Config):
         servers: of each rack, in the order of the file.
         oversubscription: bandwidth of a full rack's links over that of its uplink; 1 never blocks.
         allreduce: how servers add up: a ``ring`` whose ranks follow the racks, one whose neighbours are ``scattered``
-            over them, or ``hierarchical``, inside racks first (see `csd_emu.perfmodel.allreduce`).
+            over them, or ``hierarchical``, inside racks first (see `csd_lab.simulate.rack_allreduce`).
     """
 
     servers: int = Field(ge=1)

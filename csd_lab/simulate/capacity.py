@@ -13,10 +13,10 @@ from typing import Any
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
-from csd_emu.perfmodel.allreduce import ALGORITHMS
 from csd_emu.perfmodel.host_node import MEMORY_BYTES_PER_SECOND
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
+from csd_lab.simulate.rack_allreduce import ALGORITHMS
 from csd_lab.simulate.simulated_run import PARTS
 from csd_lab.simulate.simulation_figures import SimulatedTree
 from csd_lab.simulate.simulation_report import describe_tree, run_request

@@ -8,13 +8,13 @@ from typing import Any, get_args
 import numpy as np
 
 from csd_emu.config.servers_file import ServersConfig
-from csd_emu.perfmodel.allreduce import ALGORITHMS
 from csd_emu.perfmodel.host_node import MEMORY_BYTES_PER_SECOND
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.progress import Progress
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.outages import Outages
+from csd_lab.simulate.rack_allreduce import ALGORITHMS
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import PARTS, Competition, SimulationTrace, simulate
 from csd_lab.simulate.simulation_figures import (

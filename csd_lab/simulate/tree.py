@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import MAX_SERVERS, RacksSection, ServerGroupSection, ServersConfig
-from csd_emu.perfmodel.allreduce import ALGORITHMS, AllReduce, Fabric
+from csd_emu.perfmodel.allreduce import AllReduce, Fabric
 from csd_emu.perfmodel.host_node import exchange_seconds
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_lab.simulate.nodes import MOST_DRIVES, NodeKind, Nodes, make_nodes
+from csd_lab.simulate.rack_allreduce import ALGORITHMS
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
 from host.core.model_facts import Load

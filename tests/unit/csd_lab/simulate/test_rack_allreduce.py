@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.allreduce import ALGORITHMS, AllReduce, Fabric, hierarchical, ring, scattered_ring
+from csd_emu.perfmodel.allreduce import AllReduce, Fabric, ring
+from csd_lab.simulate.rack_allreduce import ALGORITHMS, hierarchical, scattered_ring
 from firmware_agent.common.errors import ConfigurationError
 
 racks = st.lists(st.integers(0, 6), min_size=1, max_size=5)
