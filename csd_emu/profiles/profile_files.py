@@ -27,7 +27,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
 class _Entry(NamedTuple):
-    """How a key of a file becomes a figure: its attribute, its units, an example, the least and the largest value."""
+    """How a key of a file becomes a figure: its attribute and units, an example, its range, and whether it may lack."""
 
     attribute: str
     units: Mapping[str, float]
@@ -35,6 +35,7 @@ class _Entry(NamedTuple):
     low: float = 0.0
     high: float = float("inf")
     may_be_low: bool = False
+    optional: bool = False
 
 
 _COMMON = {
@@ -43,13 +44,13 @@ _COMMON = {
     "instructions_per_cycle": _Entry("instructions_per_cycle", _NUMBER, "1.0"),
     "parallel_efficiency": _Entry("parallel_efficiency", _NUMBER, "0.85", high=1),
     "dram": _Entry("dram_bytes", units.BYTES, "6 GiB"),
+    "dram_bandwidth": _Entry("dram_bytes_per_second", units.BYTES_PER_SECOND, "6 GB/s", optional=True),
     "flash_bandwidth": _Entry("flash_bytes_per_second", units.BYTES_PER_SECOND, "2 GB/s"),
     "flash_latency": _Entry("flash_latency_seconds", units.SECONDS, "40 us", may_be_low=True),
     "link_bandwidth": _Entry("link_bytes_per_second", units.BYTES_PER_SECOND, "500 MB/s"),
     "link_latency": _Entry("link_latency_seconds", units.SECONDS, "50 us", may_be_low=True),
     "nvme_bandwidth": _Entry("nvme_bytes_per_second", units.BYTES_PER_SECOND, "3.9 GB/s"),
 }
-_DRAM = {"dram_bandwidth": _Entry("dram_bytes_per_second", units.BYTES_PER_SECOND, "6 GB/s")}  # may be missing
 _POWER = {
     "idle_power": _Entry("idle_watts", WATTS, "6 W", may_be_low=True),
     "core_power": _Entry("core_watts", WATTS, "0.3 W", may_be_low=True),
@@ -76,7 +77,7 @@ class _Head(Config):
 
 
 _OPTIONAL: Any = (ProfileFigure | None, None)
-_KEYS = dict.fromkeys(_COMMON | _DRAM | _POWER | _RATIO | _CHASSIS, _OPTIONAL)
+_KEYS = dict.fromkeys(_COMMON | _POWER | _RATIO | _CHASSIS, _OPTIONAL)
 # An absent key is the base's; without a base all of a drive must be there.
 ProfileFile = create_model("ProfileFile", __base__=_Head, **_KEYS)
 
@@ -112,7 +113,6 @@ def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple
         **reader.section(_COMMON, base),
         power=Power(**reader.section(_POWER, base and base.power)),
         ratio=HostRatio(**reader.section(_RATIO, base and base.ratio)) if kind == "host" else None,
-        dram_bytes_per_second=reader.optional("dram_bandwidth", _DRAM["dram_bandwidth"], base),
         chassis_watts=reader.section(_CHASSIS, base)["chassis_watts"] if kind == "host" else None,
     )
     if profile.ratio and not profile.ratio.low.value <= profile.ratio.middle.value <= profile.ratio.high.value:
@@ -126,14 +126,9 @@ class _Reader:
     def __init__(self, path: Path, file: _Head) -> None:
         self._path, self._file = path, file
 
-    def section(self, entries: Mapping[str, _Entry], base: object) -> dict[str, Sourced]:
-        """Return attribute -> figure for each of the `entries`, from the file or else from `base`."""
+    def section(self, entries: Mapping[str, _Entry], base: object) -> dict[str, Any]:
+        """Return attribute -> figure for each of the `entries`, from the file or else from `base`; None for none."""
         return {entry.attribute: self._figure(key, entry, base) for key, entry in entries.items()}
-
-    def optional(self, key: str, entry: _Entry, base: object) -> Sourced | None:
-        """Return a figure that neither the file nor `base` needs to have."""
-        missing = getattr(self._file, key) is None and getattr(base, entry.attribute, None) is None
-        return None if missing else self._figure(key, entry, base)
 
     def refuse(self, entries: Mapping[str, _Entry]) -> None:
         """Raise if the file has one of the `entries`."""
@@ -141,12 +136,12 @@ class _Reader:
             if getattr(self._file, key) is not None:
                 raise ConfigurationError(f"{self._path}: {key}: only a host has it; remove it, or set kind: host")
 
-    def _figure(self, key: str, entry: _Entry, base: object) -> Sourced:
+    def _figure(self, key: str, entry: _Entry, base: object) -> Sourced | None:
         written: ProfileFigure | None = getattr(self._file, key)
         if written is not None:
             return Sourced(self._value(key, written.value, entry), written.source)
         inherited: Sourced | None = getattr(base, entry.attribute, None)
-        if inherited is None:
+        if inherited is None and not entry.optional:
             raise ConfigurationError(f"{self._path}: {key}: is missing; add it, or name a base that has it")
         return inherited
 
