@@ -22,7 +22,10 @@ from firmware_agent.common.errors import ConfigurationError, UnitError
 WATTS = {"W": 1.0, "mW": 1e-3, "kW": 1e3}
 JOULES_PER_BYTE = {"J/B": 1.0, "mJ/B": 1e-3, "uJ/B": 1e-6, "nJ/B": 1e-9, "pJ/B": 1e-12}
 _NUMBER: dict[str, float] = {}
-_BUILT_IN = ("newport", "solana", "generic-a53", "xeon-4108")
+_BUILT_IN = (
+    *("newport", "solana", "generic-a53", "raspberry-pi-3-b-plus", "raspberry-pi-zero-2-w", "rk3399-little"),
+    "xeon-4108",
+)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 

@@ -105,7 +105,8 @@ def test_every_figure_of_every_profile_has_a_unit_and_a_source(profile: Profile)
 
 
 def test_an_unknown_profile_is_named_with_those_there_are(tmp_path: Path) -> None:
-    known = "newport, solana, generic-a53, xeon-4108"
+    known = ", ".join(PROFILES)
+    assert {"newport", "solana", "generic-a53", "rk3399-little", "xeon-4108"} <= set(PROFILES)
     with pytest.raises(ConfigurationError, match=f"'newprot' is not known; choose one of: {known}"):
         get_profile("newprot", tmp_path)
 
