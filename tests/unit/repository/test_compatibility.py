@@ -15,7 +15,7 @@ from csd_lab.bench.security.fuzz_mutation import example_of
 from csd_lab.generate import prometheus_rules as rules
 from host.app.gate.gate_baseline import GateBaseline, read_baseline
 from host.app.pytest_plugin.csd_array import Result
-from host.cli.schemas import CONFIGURATIONS, find_output, list_outputs
+from host.cli.schemas import CONFIGURATIONS, FOLDER, find_output, list_outputs
 from host.core.records import EventRecord, RoundRecord, decode_record
 from host.core.summary import decode_summary, summarise
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
@@ -60,8 +60,11 @@ def test_an_output_without_the_old_keys_would_not_be_valid() -> None:
 
 
 def test_outputs_allow_keys_that_a_later_release_adds() -> None:
-    for name in list_outputs():
-        assert "additionalProperties" not in json.loads((SCHEMAS / f"{name}.json").read_text())
+    names = list_outputs()
+    assert {path.stem for path in SCHEMAS.glob("*.json")} & set(names)
+    for path in (folder / f"{name}.json" for folder in (SCHEMAS, FOLDER) for name in names):
+        assert not path.exists() or "additionalProperties" not in json.loads(path.read_text())
+    assert all((FOLDER / f"{name}.json").exists() for name in names)
 
 
 @pytest.mark.parametrize("kind", Renamed.__subclasses__(), ids=lambda kind: kind.__name__)
