@@ -113,23 +113,23 @@ class Profile:
 
     def scale(self, phase: str) -> float:
         """Return what the reference core's seconds of `phase` are multiplied by to become this drive's."""
-        return 1.0 / (self.instructions_per_cycle.value * self._speed(phase, self.cores.value))
+        return 1.0 / (self.instructions_per_cycle.value * self._speed(phase))
 
     def cycle_scale(self, phase: str, dram_bytes_per_cycle: float) -> float:
         """Return what seconds of `phase` on a core of one nanosecond a cycle are multiplied by to become this drive's.
 
-        A phase that all cores share gains no more from them than DRAM can bring them: bandwidth over what one core asks
-        of it (the roofline of Williams, Waterman and Patterson, CACM 52 (4), 2009).
+        A phase that all cores share is no faster than DRAM brings its bytes (the roofline of Williams, Waterman and
+        Patterson, CACM 52 (4), 2009): its gain from cores is at most bandwidth over what one core asks.
         """
         asked = dram_bytes_per_cycle * self.clock_hertz.value
         if self.dram_bytes_per_second is None or not asked:
-            return 1.0 / self._speed(phase, self.cores.value)
+            return 1.0 / self._speed(phase)
         return 1.0 / self._speed(phase, self.dram_bytes_per_second.value / asked)
 
-    def _speed(self, phase: str, most_cores: float) -> float:
-        """Return the cycles of a phase in a nanosecond, by no more cores than that."""
-        gain = min(most_cores, self.cores.value * self.parallel_efficiency.value)
-        return self.clock_hertz.value / REFERENCE_HERTZ * (max(1.0, gain) if phase in PARALLEL_PHASES else 1.0)
+    def _speed(self, phase: str, most_gain: float = float("inf")) -> float:
+        """Return the cycles of a phase in a nanosecond, with no more gain from cores than that."""
+        gain = min(most_gain, max(1.0, self.cores.value * self.parallel_efficiency.value))
+        return self.clock_hertz.value / REFERENCE_HERTZ * (gain if phase in PARALLEL_PHASES else 1.0)
 
     def device_seconds(self, counted: PhaseSeconds) -> PhaseSeconds:
         """Return this drive's seconds for the reference core's `counted` seconds, phase by phase."""

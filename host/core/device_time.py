@@ -23,7 +23,7 @@ from firmware_agent.common.models import ModelSpec
 log = logging.getLogger(__name__)
 COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
 # Cycles per instruction, assumed: about the middle of the rows of the shipped tables that have cycles, which are 1.5 to
-# 2.9 forward, 1.4 to 2.7 backward, 2.6 to 3.0 in the update and 1.9 to 2.1 in encoding (docs/cycles.md).
+# 3.0 forward, 1.4 to 2.7 backward, 2.8 to 3.0 in the update and 1.9 to 2.1 in encoding (docs/cycles.md).
 ASSUMED_CYCLES = {"forward": 1.9, "backward": 2.0, "update": 3.0, "encode": 2.0}
 # Which drive the ratio of a host's profile counts in.
 RATIO_DRIVE = "newport"

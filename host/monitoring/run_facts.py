@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from host.core.summary import INSTRUCTIONS
-
 
 @dataclass(frozen=True)
 class DeviceFacts:
@@ -32,7 +30,7 @@ class DeviceFacts:
     scales: Mapping[str, float]
     hello: Mapping[str, str]
     hypervisor: str = ""
-    core_model: str = INSTRUCTIONS
+    core_model: str = "instructions"
 
     @property
     def info(self) -> tuple[str, ...]:

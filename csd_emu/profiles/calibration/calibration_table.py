@@ -213,8 +213,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _dram_bytes_per_cycle(self, phase: str) -> float:
         """Return what one core asks of DRAM in a phase; in one that was not counted by itself, as in whole steps."""
-        steps = [step for row in self.rows if row.cycles is not None for step in row.cycles.steps]
-        counts = [getattr(step, phase, step.total) for step in steps]
+        counts = [getattr(step, phase, step.total) for row in self.rows if row.cycles for step in row.cycles.steps]
         cycles = sum(count.cycles for count in counts)
         return sum(count.dram_bytes for count in counts) / cycles if cycles else 0.0
 

@@ -42,6 +42,7 @@ class ChannelStep:
         report: what the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends
             what does not belong there.
         assembler: where the device's gradients come together, once they are announced.
+        hands_over: whether the device is about to hand over an extension's tensors: all slices are of these.
         waits: whether the device waits for what the host makes of what it has sent.
         up_bytes, down_bytes: that extensions' tensors count as so far.
     """
@@ -53,6 +54,7 @@ class ChannelStep:
     log: SliceLog
     report: asyncio.Future[Stepped] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     assembler: Assembler | None = None
+    hands_over: bool = False
     waits: bool = False
     up_bytes: int = 0
     down_bytes: int = 0
@@ -242,9 +244,10 @@ class Channel:
             raise ProtocolError(f"{device} sent {type(frame).__name__}, which has no place in step {step.number}")
 
     def _collect(self) -> None:
-        """Have the session collect the gradients of the first step, if they are announced."""
-        step = next(iter(self._steps.values()), None)
-        self._session.collect(step.assembler if step else None, self._arrived)
+        """Have the session collect the gradients of the first step, if they are announced and no slice is another's."""
+        steps = [*self._steps.values()]
+        gradients = steps and not any(step.hands_over for step in steps)
+        self._session.collect(steps[0].assembler if gradients else None, self._arrived)
 
     def _arrived(self, tensor: str, start: int, end: int, news: bool) -> None:
         """Note that a slice of the first step's gradients has come."""
@@ -260,7 +263,8 @@ class Channel:
             self._sender.arrived(step.log, crossing_name(frame.tensor), frame.offset, frame.offset + len(frame.data))
         elif extension.tensors:
             step.log.crossing = list(map(crossing_name, extension.tensors))
-            self._session.collect(None)
+            step.hands_over = True
+            self._collect()
         if extension.tensors:
             step.up_bytes += self._sender.crossed_bytes(frame, last=answer is not None)
         if answer is not None:
@@ -279,7 +283,7 @@ class Channel:
             return
         if step.report.done():  # the device waits no longer
             return
-        step.waits = False
+        step.waits, step.hands_over = False, step.hands_over and not extension.tensors
         self._collect()
         self._pace.begin()
         sent_bytes = self._sender.reply(step.number, reply)
@@ -302,6 +306,7 @@ class Channel:
         """End the session and all steps; a step that is announced ahead has the same error."""
         self._session.close(str(error))
         steps, self._steps = list(self._steps.values()), {}
+        self._collect()
         for step in steps:
             step.settle(error)
         if self._watch is not None:

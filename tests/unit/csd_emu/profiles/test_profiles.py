@@ -62,7 +62,8 @@ def test_cores_gain_no_more_than_their_dram_can_bring(profile: Profile, asked: f
         )
         assert bound.cycle_scale(phase, 0) == free.cycle_scale(phase, asked) <= bound.cycle_scale(phase, asked)
         gain = 1 / bound.cycle_scale(phase, asked) / cycles
-        assert gain == pytest.approx(1) or gain * asked * profile.clock_hertz.value <= bandwidth * (1 + 1e-9)
+        if phase in PARALLEL_PHASES:
+            assert gain * asked * profile.clock_hertz.value <= bandwidth * (1 + 1e-9)
 
 
 def test_a_profile_needs_no_bandwidth_of_dram_and_gives_its_own_on(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ProtocolError
+from firmware_agent.common.frames.session_frames import Slice, Tensors
 from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step
-from firmware_agent.common.slices import Array, tensor_specs
+from firmware_agent.common.slices import Array, make_slice, tensor_specs
 from firmware_agent.common.wire import AnyFrame
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange, count_bytes
@@ -92,6 +93,34 @@ class EchoEnd:
         return Reply(Reduced(frame.step, frame.index, frame.values * 2))
 
 
+class Hands(Echo):
+    """An extension to which each device hands tensors over; it takes none of a gradient's slices."""
+
+    def open(self, device: str) -> EchoEnd:
+        return HandsEnd()
+
+
+class HandsEnd(EchoEnd):
+    tensors: Sequence[str] = ("x",)
+
+    def stage(self, frame: AnyFrame) -> StepStage | None:
+        return StepStage.FORWARD if isinstance(frame, Reduce | Slice) else None
+
+    def take(self, frame: AnyFrame) -> Answer | None:
+        if isinstance(frame, Slice):
+            raise ProtocolError(f"a slice of {frame.tensor}, which is not handed over")
+        self._asked = True
+        return None
+
+
+class HandsOverGradients(StepDrive):
+    """A drive that announces what it hands over, and then sends its gradients."""
+
+    def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[FakeAnswer]:
+        yield Reduce(task.step, 0, b"12345678")
+        yield from super().step_on(task, weights)
+
+
 async def visit(
     exchange: StepExchange, number: int, drives: Sequence[StepDrive], *extensions: Echo
 ) -> list[DeviceOutcome]:
@@ -128,6 +157,24 @@ async def test_what_an_extension_is_owed_is_asked_of_the_device_and_without_exte
     assert "csd-00 reported its step without a question" in str(outcome.error)
     (outcome,) = await visit(make_exchange(), 1, [Asks("csd-00")])
     assert "Reduce, which has no place in step 1" in str(outcome.error)
+
+
+async def test_while_a_device_hands_over_its_slices_are_no_gradients() -> None:
+    (outcome,) = await visit(make_exchange(), 1, [HandsOverGradients("csd-00")], Hands())
+    assert isinstance(outcome.error, ProtocolError)
+    assert "a slice of w, which is not handed over" in str(outcome.error)
+
+
+async def test_a_session_that_failed_collects_no_more() -> None:
+    class WrongSlice(StepDrive):
+        def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[FakeAnswer]:
+            yield Tensors(task.step, tensor_specs(WEIGHTS))
+            yield make_slice(task.step + 1, "w", 0, b"1234")
+
+    drive = WrongSlice("csd-00")
+    (outcome,) = await visit(make_exchange(), 1, [drive])
+    assert isinstance(outcome.error, ProtocolError)
+    assert drive.session._collection.assembler is None
 
 
 @pytest.mark.parametrize("gone", [True, False])
