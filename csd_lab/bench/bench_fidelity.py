@@ -50,6 +50,9 @@ def bench_fidelity(bench: Bench) -> BenchReport:
     larger; `cnn_error_median` and `cnn_error_worst`, of networks with one thread; `threads_error_median`, of speed-ups;
     `coremark_per_mhz_error`.
     """
+    coremark = [Path(each) for each in os.environ.get("CSD_COREMARK", "").split(os.pathsep) if each]
+    ncnn = os.environ.get("CSD_NCNN")
+    boards = compare_boards(Path(ncnn) if ncnn else None, coremark, bench.paths, bench.progress)
     request = make_request(ModelSpec("digits_cnn"), (1, 8, 8), BATCHES, seed=bench.seed)
     bench.progress.stage("calibrate without cycles")
     _, plain_seconds = _calibrate(request, bench)
@@ -68,9 +71,6 @@ def bench_fidelity(bench: Bench) -> BenchReport:
         "calibrate_over_today": min(seconds) / plain_seconds,
         "left_out_error": abs(tables[0].in_cycles().error_estimate()[max(BATCHES)]),
     }
-    coremark = [Path(each) for each in os.environ.get("CSD_COREMARK", "").split()]
-    ncnn = os.environ.get("CSD_NCNN")
-    boards = compare_boards(Path(ncnn) if ncnn else None, coremark, bench.paths, bench.progress)
     figures |= board_figures(boards)
     samples: dict[str, Any] = {"boards": msgspec.to_builtins(boards)}
     samples |= {"cycles_per_instruction": dict(zip(map(str, BATCHES), ratios, strict=True))}

@@ -43,7 +43,9 @@ def fidelity(
     ] = None,
     coremark: Annotated[
         list[Path] | None,
-        typer.Option(envvar="CSD_COREMARK", help="CoreMark for 64-bit ARM Linux; its loader before it"),
+        typer.Option(
+            metavar="PROGRAM", envvar="CSD_COREMARK", help="CoreMark for 64-bit ARM Linux; twice: its loader, then it"
+        ),
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="a built-in name or my_net.py:build; can be repeated; else digits_cnn")
@@ -58,6 +60,8 @@ def fidelity(
 ) -> None:
     """Say how far emulation is from real drives: from one that is measured now, or from boards that others measured."""
     if drive is None:
+        if inventory is not None or model or shape is not None or steps is not None:
+            raise ConfigurationError("fidelity: --inventory, --model, --input and --steps are of a drive; name it")
         compare_published(ncnn, coremark or [], as_json)
         return
     if inventory is None:

@@ -35,10 +35,7 @@ def run_bare(plugin: CyclePlugin, source: str, constants: Mapping[str, int]) -> 
         EnvironmentUnfit: there is no compiler for ARM, or no QEMU.
         CalibrationError: it does not compile, or does not end.
     """
-    if shutil.which(COMPILER) is None:
-        raise EnvironmentUnfit(
-            f"{COMPILER} was not found, which compiles the loops that are compared; install gcc-aarch64-linux-gnu"
-        )
+    require_compiler()
     with tempfile.TemporaryDirectory(prefix="csd-loops-") as name:
         program, marks = Path(name, "program"), Path(name, "marks")
         macros = [f"-D{key}={value}" for key, value in constants.items()]
@@ -47,6 +44,18 @@ def run_bare(plugin: CyclePlugin, source: str, constants: Mapping[str, int]) -> 
         options = ["-kernel", str(program), "-plugin", plugin.options(marks)]
         _run([find_qemu().emulator, *_MACHINE, *_NOTHING, *options])
         return read_marks(marks)
+
+
+def require_compiler() -> None:
+    """Return if there is a compiler for ARM.
+
+    Raises:
+        EnvironmentUnfit: there is none.
+    """
+    if shutil.which(COMPILER) is None:
+        raise EnvironmentUnfit(
+            f"{COMPILER} was not found, which compiles the loops that are compared; install gcc-aarch64-linux-gnu"
+        )
 
 
 def _run(command: list[str]) -> None:

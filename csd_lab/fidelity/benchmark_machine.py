@@ -41,8 +41,8 @@ _SHOWN_CHARACTERS = 1500
 
 def run_program(
     image: Image, plugin: CyclePlugin, command: str, files: Mapping[str, bytes], deadline_seconds: float
-) -> list[CycleMark]:
-    """Boot the drives' image with one core, run `command` in place of its system, and return the marks it executed.
+) -> tuple[list[CycleMark], str]:
+    """Boot the drives' image with one core, run `command` in place of its system; return its marks and what it printed.
 
     Args:
         image: of the drives; it stays as it is.
@@ -68,7 +68,7 @@ def run_program(
             shown = (error.stdout or b"").decode(errors="replace") + f"\n(no end after {deadline_seconds:.0f} s)"
         if _ENDED not in shown:
             raise CalibrationError(f"a benchmark failed under the core model: {shown[-_SHOWN_CHARACTERS:].strip()}")
-        return read_marks(marks)
+        return read_marks(marks), shown
 
 
 def _entries(command: str, files: Mapping[str, bytes]) -> Iterable[Entry]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
@@ -16,7 +17,7 @@ from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
 from csd_lab.fidelity.bare_machine import run_bare
 from csd_lab.fidelity.benchmark_machine import run_program
 from firmware_agent.common.atomic_files import read_file
-from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.frames.measure_frames import PhaseMark
 from host.app.cycle_counter import phases_between
 
@@ -34,7 +35,7 @@ _MOST_FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class MemoryTimes:
-    """What the loops over memory took, in the terms of `published.MemoryBoard`."""
+    """What the loops over memory took, in the terms of `published_boards.MemoryBoard`."""
 
     megabytes_per_second: dict[str, float]
     random_read_nanoseconds: dict[int, float]
@@ -51,6 +52,8 @@ def measure_memory(plugin: CyclePlugin, most_kibibytes: int) -> MemoryTimes:
     marks = run_bare(plugin, "memory_loops.c", constants | {"TIMES": RANDOM_READS})
     megahertz = plugin.parameters.clock_megahertz
     cycles = [(after.mark, after.cycles - before.cycles) for before, after in pairwise(marks)]
+    if not cycles:
+        raise CalibrationError("the loops over memory executed no marks; see whether csd-emu calibrate counts cycles")
     reads = [count / megahertz * 1000 / RANDOM_READS for mark, count in cycles if mark == _RANDOM_READ]
     return MemoryTimes(
         {_LOOPS[mark]: LOOP_BYTES / count * megahertz for mark, count in cycles if mark in _LOOPS},
@@ -74,12 +77,12 @@ def measure_networks(
         ConfigurationError: the folder lacks one of them.
         CalibrationError: a network failed.
     """
-    files = {f"{name}.param": _read(folder / f"{name}.param") for name in networks} | _package(folder, release)
+    files = ncnn_files(networks, folder, release)
     sizes = "".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in networks.items())
     files |= {"networks.txt": sizes.encode(), "ncnn_networks.py": _guest("ncnn_networks.py")}
     seconds = _BOOT_SECONDS + _NETWORK_SECONDS * len(networks)
-    marks = run_program(image, plugin, "/usr/bin/python3 ncnn_networks.py", files, seconds)
-    return dict(zip(networks, _runs(marks), strict=True))
+    marks, _ = run_program(image, plugin, "/usr/bin/python3 ncnn_networks.py", files, seconds)
+    return dict(zip(networks, _runs(marks, len(networks)), strict=True))
 
 
 def measure_coremark(image: Image, plugin: CyclePlugin, programs: Sequence[Path]) -> float:
@@ -95,13 +98,29 @@ def measure_coremark(image: Image, plugin: CyclePlugin, programs: Sequence[Path]
     command = " ".join(f"./{name}" for name in files)
     files["counted_command.py"] = _guest("counted_command.py")
     runs = [f"/usr/bin/python3 counted_command.py {command} {_COREMARK.format(iterations=n)}" for n in _ITERATIONS]
-    few, many = _runs(run_program(image, plugin, " && ".join(runs), files, _BOOT_SECONDS + _NETWORK_SECONDS))
+    marks, shown = run_program(image, plugin, " && ".join(runs), files, _BOOT_SECONDS + _NETWORK_SECONDS)
+    few, many = _runs(marks, len(runs))
+    # It also says that it ran too shortly to be valid by its own rules, which is meant.
+    if "CoreMark" not in shown or "should be" in shown or many.cycles <= few.cycles:
+        raise CalibrationError(f"{programs[-1]} is no CoreMark, or computed wrongly: {shown[-1500:].strip()}")
     return (_ITERATIONS[1] - _ITERATIONS[0]) / (many.cycles - few.cycles) * 1e6
 
 
-def _runs(marks: list[CycleMark]) -> list[PhaseCycles]:
-    """Return what was counted before each mark `FORWARD`, since the mark before it."""
-    return [counts for name, counts in phases_between(marks) if name == PhaseMark.FORWARD.name.lower()]
+def _runs(marks: list[CycleMark], count: int) -> list[PhaseCycles]:
+    """Return what was counted before each of `count` marks `FORWARD`, since the mark before it."""
+    runs = [counts for name, counts in phases_between(marks) if name == PhaseMark.FORWARD.name.lower()]
+    if len(runs) != count:
+        raise CalibrationError(f"{len(runs)} of {count} runs were marked; another program executed marks, or none did")
+    return runs
+
+
+def ncnn_files(networks: Iterable[str], folder: Path, release: str) -> dict[str, bytes]:
+    """Return the descriptions of networks and ncnn's package, by the paths that they have in the machine.
+
+    Raises:
+        ConfigurationError: the folder lacks one of them, or it is damaged.
+    """
+    return {f"{name}.param": _read(folder / f"{name}.param") for name in networks} | _package(folder, release)
 
 
 def _package(folder: Path, release: str) -> dict[str, bytes]:
@@ -119,7 +138,7 @@ def _package(folder: Path, release: str) -> dict[str, bytes]:
             if sum(each.file_size for each in members) > _MOST_FILE_BYTES:
                 raise ConfigurationError(f"{found[0]} holds over {_MOST_FILE_BYTES} bytes; take ncnn's own package")
             return {f"site/{each.filename}": package.read(each) for each in members}
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(f"{found[0]} cannot be read ({error}); download it again") from error
 
 

@@ -13,15 +13,14 @@ from csd_emu.image import ImageStore
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks
+from csd_lab.fidelity.bare_machine import require_compiler
+from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks, ncnn_files
 from csd_lab.fidelity.core_sharing import seconds_on_cores
 from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
 
 BANDWIDTH, LATENCY, NETWORK, THREADS, COREMARK = "bandwidth", "latency", "network", "threads", "coremark"
-# Latencies of DRAM follow from the one that it is set from: those of less memory are judged.
-MOST_JUDGED_KIBIBYTES = 2048
-# Of ncnn's networks the part that runs on one core: what fits the median speed-up of `FITTED_BOARD` best.
-SERIAL_SHARE, FITTED_BOARD = 0.1, "AXERA AX630C"
+# The board whose speed-ups say which part of ncnn's networks runs on one core.
+FITTED_BOARD = "AXERA AX630C"
 
 
 class ComparedFigure(msgspec.Struct, frozen=True):
@@ -74,6 +73,10 @@ def compare_boards(ncnn: Path | None, coremark: Sequence[Path], paths: Paths, pr
         CalibrationError: a program failed under the core model.
     """
     published = load_published()
+    require_compiler()
+    if ncnn is not None:
+        for board in published.boards:
+            ncnn_files(published.networks, ncnn, board.ncnn)
     figures = [*_compare_memory(published.memory, paths, progress)]
     if coremark:
         figures.append(_compare_coremark(published, coremark, paths, progress))
@@ -109,7 +112,7 @@ def _compare_memory(boards: Iterable[MemoryBoard], paths: Paths, progress: Progr
             yield _compared(BANDWIDTH, board, (name, "MB/s"), predicted, figure, judged=name != "write")
         for kibibytes, nanoseconds in board.random_read_nanoseconds.items():
             named = f"read in {kibibytes} KiB", "ns"
-            predicted, judged = times.random_read_nanoseconds[kibibytes], kibibytes <= MOST_JUDGED_KIBIBYTES
+            predicted, judged = times.random_read_nanoseconds[kibibytes], kibibytes <= board.l2_kibibytes
             yield _compared(LATENCY, board, named, predicted, nanoseconds, judged)
 
 
@@ -135,20 +138,28 @@ def _compare_networks(
     for name, figure in one.items():
         predicted = counted[name].cycles / board.clock_megahertz / 1000
         yield _compared(NETWORK, board, (name, "ms"), predicted, figure)
+    serial_share = find_serial_share(published)
     for threads, times in board.milliseconds.items():
-        for name in times.keys() & one.keys() if threads > 1 else ():
-            speed_up = predict_speed_up(counted[name], threads, board)
+        for name in times if threads > 1 else ():
+            speed_up = predict_speed_up(counted[name], threads, board, serial_share)
             named = f"{name} by {threads} threads", "times"
             yield _compared(
                 THREADS, board, named, speed_up, one[name] / times[name], judged=board.board != FITTED_BOARD
             )
 
 
-def predict_speed_up(counts: PhaseCycles, threads: int, board: NetworkBoard) -> float:
+def find_serial_share(published: PublishedBoards) -> float:
+    """Return the part of a network's work that runs on one core: Amdahl's law at the median of `FITTED_BOARD`."""
+    (board,) = (board for board in published.boards if board.board == FITTED_BOARD)
+    (threads, times), one = max(board.milliseconds.items()), board.milliseconds[1]
+    return (threads / statistics.median(one[name] / times[name] for name in times) - 1) / (threads - 1)
+
+
+def predict_speed_up(counts: PhaseCycles, threads: int, board: NetworkBoard, serial_share: float) -> float:
     """Return how much faster so many threads are than one on a board, from what one thread counted."""
     alone = counts.cycles / board.clock_megahertz / 1e6
     bandwidth = board.all_cores_megabytes_per_second * 1e6
-    return alone / seconds_on_cores(alone, counts.dram_bytes, threads, SERIAL_SHARE, bandwidth)
+    return alone / seconds_on_cores(alone, counts.dram_bytes, threads, serial_share, bandwidth)
 
 
 def _compared(

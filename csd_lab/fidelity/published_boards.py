@@ -27,6 +27,7 @@ class NetworkBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         memory_source: where `memory` is from.
         memory: parameters of the core that are not the model's defaults.
         all_cores_megabytes_per_second: of its DRAM, for all cores together.
+        all_cores_source: where that is from.
         milliseconds: threads -> network -> the least time of one run.
     """
 
@@ -37,6 +38,7 @@ class NetworkBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_source: str
     memory: dict[str, int]
     all_cores_megabytes_per_second: int
+    all_cores_source: str
     milliseconds: dict[int, dict[str, float]]
 
     @property

@@ -51,9 +51,12 @@ def test_a_program_runs_alone_in_the_image_and_a_failing_one_is_shown(plugin: Cy
     image = ImageStore(Paths.default().images).ensure(Silent())
     before = image.disk.stat().st_mtime_ns
     loop = tmp_path / "loop"  # as CoreMark: its fourth argument is how often
-    loop.write_text("#!/bin/sh\nn=$4; while [ $n -gt 0 ]; do n=$((n - 1)); done\n", encoding="utf-8")
+    loop.write_text("#!/bin/sh\necho CoreMark; n=$4; while [ $n -gt 0 ]; do n=$((n - 1)); done\n", encoding="utf-8")
     per_megacycle = measure_coremark(image, plugin, [loop])
     assert 10 < per_megacycle < 1000  # a turn of the loop takes some ten thousand cycles
+    loop.write_text("#!/bin/sh\necho another program\n", encoding="utf-8")
+    with pytest.raises(CalibrationError, match="is no CoreMark"):
+        measure_coremark(image, plugin, [loop])
     with pytest.raises(CalibrationError, match="no such thing"):
         run_program(image, plugin, "echo no such thing; false", {}, 300.0)
     assert image.disk.stat().st_mtime_ns == before

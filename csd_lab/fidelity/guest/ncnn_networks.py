@@ -25,16 +25,18 @@ def run(name: str, sizes: list[int], marks: CycleMarks) -> None:
     """Run one network with one thread."""
     net = ncnn.Net()
     net.opt.num_threads = 1
-    net.load_param(f"{name}.param")
-    net.load_model(ncnn.DataReaderFromEmpty())
+    failures = [net.load_param(f"{name}.param"), net.load_model(ncnn.DataReaderFromEmpty())]
     image = ncnn.Mat(*sizes)
     image.fill(0.01)
     for mark in (PhaseMark.START, PhaseMark.IDLE, PhaseMark.FORWARD):
         with net.create_extractor() as extractor:
-            extractor.input(net.input_names()[0], image)
-            extractor.extract(net.output_names()[0])
+            failures.append(extractor.input(net.input_names()[0], image))
+            failed, _ = extractor.extract(net.output_names()[0])
+        failures.append(failed)
         marks.execute(mark)
     marks.execute(PhaseMark.STOP)
+    if any(failures):
+        raise SystemExit(f"{name} failed: {failures}")
 
 
 main()

@@ -1,12 +1,15 @@
 import math
+import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
-from csd_lab.fidelity.board_fidelity import FITTED_BOARD, ComparedFigure, predict_speed_up, summarize
+from csd_lab.bench.bench_fidelity import board_figures
+from csd_lab.fidelity.board_fidelity import FITTED_BOARD, ComparedFigure, find_serial_share, predict_speed_up, summarize
 from csd_lab.fidelity.published_boards import FITTED_KIBIBYTES, load_published
+from csd_lab.generate.boards import load_compared
 
 PUBLISHED = load_published()
 
@@ -21,6 +24,9 @@ def test_every_published_figure_is_positive_and_says_where_it_is_from() -> None:
     assert len({board for board, _ in boards}) == len(boards)
     assert all(" " in source for _, source in boards)
     times = [time for board in PUBLISHED.boards for times in board.milliseconds.values() for time in times.values()]
+    times += [time for board in PUBLISHED.memory for time in board.random_read_nanoseconds.values()]
+    times += [rate for board in PUBLISHED.memory for rate in board.megabytes_per_second.values()]
+    times += [board.all_cores_megabytes_per_second for board in PUBLISHED.boards]
     assert all(math.isfinite(time) and time > 0 for time in times)
 
 
@@ -48,8 +54,43 @@ def test_errors_are_of_judged_figures_whatever_their_sign(judged: list[float], o
     assert len(report.figures) == len(judged) + len(others)
 
 
-@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(2, 8))
-def test_so_many_threads_are_faster_but_not_more_than_so_many_times(cycles: int, moved: int, threads: int) -> None:
+@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(2, 8), st.floats(0, 1))
+def test_so_many_threads_are_faster_but_not_more_than_so_many_times(
+    cycles: int, moved: int, threads: int, share: float
+) -> None:
     for board in PUBLISHED.boards:
-        assert predict_speed_up(PhaseCycles(cycles, cycles, moved), threads, board) * (1 + 1e-9) >= 1
-        assert predict_speed_up(PhaseCycles(cycles, cycles, moved), threads, board) <= threads
+        speed_up = predict_speed_up(PhaseCycles(cycles, cycles, moved), threads, board, share)
+        assert 1 - 1e-9 <= speed_up <= threads * (1 + 1e-9)
+
+
+def test_the_serial_share_gives_the_median_speed_up_of_its_board() -> None:
+    (board,) = (board for board in PUBLISHED.boards if board.board == FITTED_BOARD)
+    one, two = board.milliseconds[1], board.milliseconds[2]
+    computing = PhaseCycles(10**9, 10**9, 0)
+    speed_up = predict_speed_up(computing, 2, board, find_serial_share(PUBLISHED))
+    assert speed_up == pytest.approx(statistics.median(one[name] / two[name] for name in two))
+
+
+def test_what_the_page_compares_is_all_that_is_published_in_the_same_order() -> None:
+    expected = [
+        (board.board, published)
+        for board in PUBLISHED.memory
+        for published in (*board.megabytes_per_second.values(), *board.random_read_nanoseconds.values())
+    ]
+    expected.append((PUBLISHED.coremark.board, PUBLISHED.coremark.per_megahertz))
+    for board in PUBLISHED.boards:
+        one = board.milliseconds[1]
+        expected += [(board.board, time) for time in one.values()]
+        for threads, times in board.milliseconds.items():
+            expected += [(board.board, one[name] / times[name]) for name in times if threads > 1]
+    assert [(figure.board, figure.published) for figure in load_compared().figures] == expected
+    assert load_compared() == summarize(load_compared().figures)
+
+
+def test_bench_figures_are_of_the_kinds_that_were_compared() -> None:
+    assert set(board_figures(load_compared())) == {
+        *("memory_error_median", "cnn_error_median", "cnn_error_worst", "threads_error_median"),
+        "coremark_per_mhz_error",
+    }
+    memory = summarize([figure(0.1, "bandwidth"), figure(-0.2, "latency")])
+    assert board_figures(memory) == {"memory_error_median": pytest.approx(0.2)}

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import os
 import resource
@@ -14,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.profiles import Sourced, get_profile
 from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
@@ -210,6 +212,20 @@ def test_what_does_not_may_change_before_a_resume(array: Any, job: Any) -> None:
 def test_the_figures_are_part_of_the_job() -> None:
     array, job = ArrayConfig.model_validate(ARRAY), JobConfig.model_validate(JOB_FILE)
     assert job_sha256(array, job, None, {"newport": 1.0}) != job_sha256(array, job, None, {"newport": 1.1})
+
+
+@pytest.mark.parametrize("core_model", ["instructions", "cycles"])
+def test_a_bandwidth_of_dram_counts_with_cycles_alone(core_model: str) -> None:
+    profile = get_profile("newport")
+    other = dataclasses.replace(profile, dram_bytes_per_second=Sourced(1e9, "another"))
+    array = ArrayConfig.model_validate(ARRAY | {"core_model": core_model})
+    hashes = {
+        job_sha256(
+            array, JobConfig.model_validate(JOB_FILE), None, [{"newport": dataclasses.asdict(each)}, {"csd-00": each}]
+        )
+        for each in (profile, other, dataclasses.replace(profile, dram_bytes_per_second=None))
+    }
+    assert len(hashes) == (1 if core_model == "instructions" else 3)
 
 
 def test_the_header_names_every_field_of_a_state() -> None:

@@ -1,4 +1,4 @@
-"""Source files that have a gradient in hand, from its completion in the drive to the application of the sum."""
+"""Source files that name a gradient in a local, from its completion in the drive to the application of the sum."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
 
 
 async def run_traced(shard: Shard, policy: TransferPolicy, sync: Mapping[str, Any]) -> list[str]:
-    """Return the files that have the gradient in hand in the last of a few steps of two drives."""
+    """Return the files that name the gradient in the last of a few steps of two drives."""
     with GradientTrace().of_threads() as trace:
         drives = [PipeDrive(f"csd-{number:02d}", shard) for number in range(2)]
         run = SyncRun(
