@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.fidelity.bare_machine import require_compiler
 from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks, ncnn_files
-from csd_lab.fidelity.core_sharing import seconds_on_cores
+from csd_lab.fidelity.core_sharing import speed_up
 from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
 
 BANDWIDTH, LATENCY, NETWORK, THREADS, COREMARK = "bandwidth", "latency", "network", "threads", "coremark"
@@ -34,6 +34,7 @@ class ComparedFigure(msgspec.Struct, frozen=True):
         error: predicted / published - 1.
         judged: whether it counts; what parameters of the board were set from does not.
         source: of the published figure.
+        counted: instructions, cycles and DRAM bytes, of a network.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class ComparedFigure(msgspec.Struct, frozen=True):
     error: float
     judged: bool
     source: str
+    counted: PhaseCycles | None = None
 
 
 class BoardFidelity(msgspec.Struct, frozen=True):
@@ -81,8 +83,11 @@ def compare_boards(ncnn: Path | None, coremark: Sequence[Path], paths: Paths, pr
     if coremark:
         figures.append(_compare_coremark(published, coremark, paths, progress))
     if ncnn is not None:
+        counted = {board.board: _count(board, published, ncnn, paths, progress) for board in published.boards}
+        (fitted,) = (board for board in published.boards if board.board == FITTED_BOARD)
+        serial_share = find_serial_share(counted[FITTED_BOARD], fitted)
         for board in published.boards:
-            figures += _compare_networks(board, published, ncnn, paths, progress)
+            figures += compare_networks(board, counted[board.board], serial_share)
     return summarize(figures)
 
 
@@ -126,40 +131,55 @@ def _compare_coremark(
     return _compared(COREMARK, board, ("CoreMark", "per MHz"), score, board.per_megahertz)
 
 
-def _compare_networks(
+def _count(
     board: NetworkBoard, published: PublishedBoards, folder: Path, paths: Paths, progress: Progress
-) -> Iterable[ComparedFigure]:
+) -> dict[str, PhaseCycles]:
+    """Return what one thread counts for each network that was measured on a board."""
     progress.stage(f"networks of {board.board}")
-    plugin = CyclePlugin.build(paths.cycles, board.core)
+    plugin, image = CyclePlugin.build(paths.cycles, board.core), ImageStore(paths.images).ensure(progress)
+    shapes = {name: published.networks[name] for name in board.milliseconds[1]}
+    return measure_networks(image, plugin, shapes, folder, board.ncnn)
+
+
+def compare_networks(
+    board: NetworkBoard, counted: Mapping[str, PhaseCycles], serial_share: float
+) -> Iterable[ComparedFigure]:
+    """Yield the times of a board's networks with one thread, and the speed-ups by more."""
     one = board.milliseconds[1]
-    shapes = {name: published.networks[name] for name in one}
-    image = ImageStore(paths.images).ensure(progress)
-    counted = measure_networks(image, plugin, shapes, folder, board.ncnn)
     for name, figure in one.items():
         predicted = counted[name].cycles / board.clock_megahertz / 1000
-        yield _compared(NETWORK, board, (name, "ms"), predicted, figure)
-    serial_share = find_serial_share(published)
+        compared = _compared(NETWORK, board, (name, "ms"), predicted, figure)
+        yield msgspec.structs.replace(compared, counted=counted[name])
     for threads, times in board.milliseconds.items():
         for name in times if threads > 1 else ():
-            speed_up = predict_speed_up(counted[name], threads, board, serial_share)
-            named = f"{name} by {threads} threads", "times"
+            gain, judged = predict_speed_up(counted[name], threads, board, serial_share), board.board != FITTED_BOARD
             yield _compared(
-                THREADS, board, named, speed_up, one[name] / times[name], judged=board.board != FITTED_BOARD
+                THREADS, board, (f"{name} by {threads} threads", "times"), gain, one[name] / times[name], judged
             )
 
 
-def find_serial_share(published: PublishedBoards) -> float:
-    """Return the part of a network's work that runs on one core: Amdahl's law at the median of `FITTED_BOARD`."""
-    (board,) = (board for board in published.boards if board.board == FITTED_BOARD)
+def find_serial_share(counted: Mapping[str, PhaseCycles], board: NetworkBoard) -> float:
+    """Return the part of a network's work that runs on one core, with which a board's median speed-up is as published.
+
+    Args:
+        counted: what each network counts on one core of it.
+        board: whose speed-ups by most threads are taken.
+    """
     (threads, times), one = max(board.milliseconds.items()), board.milliseconds[1]
-    return (threads / statistics.median(one[name] / times[name] for name in times) - 1) / (threads - 1)
+    published = statistics.median(one[name] / times[name] for name in times)
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        share = (low + high) / 2
+        median = statistics.median(predict_speed_up(counted[name], threads, board, share) for name in times)
+        low, high = (share, high) if median > published else (low, share)
+    return low
 
 
 def predict_speed_up(counts: PhaseCycles, threads: int, board: NetworkBoard, serial_share: float) -> float:
     """Return how much faster so many threads are than one on a board, from what one thread counted."""
-    alone = counts.cycles / board.clock_megahertz / 1e6
-    bandwidth = board.all_cores_megabytes_per_second * 1e6
-    return alone / seconds_on_cores(alone, counts.dram_bytes, threads, serial_share, bandwidth)
+    seconds = counts.cycles / board.clock_megahertz / 1e6
+    on_bus = counts.dram_bytes / board.all_cores_megabytes_per_second / 1e6
+    return speed_up(on_bus / seconds, threads, serial_share)
 
 
 def _compared(

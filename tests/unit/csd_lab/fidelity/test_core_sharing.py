@@ -2,29 +2,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.fidelity.core_sharing import seconds_on_cores
+from csd_lab.fidelity.core_sharing import speed_up
 
-SECONDS, SHARE = st.floats(1e-6, 1e3), st.floats(0, 1)
-BYTES, BANDWIDTH = st.floats(0, 1e10), st.floats(1e8, 1e11)
+SHARE, CORES = st.floats(0, 1), st.integers(1, 32)
 
 
-@given(SECONDS, BYTES, st.floats(1, 64), st.floats(1, 4), SHARE, BANDWIDTH)
-def test_more_cores_or_more_bandwidth_never_slow_it_down(
-    seconds: float, moved: float, cores: float, more: float, share: float, bandwidth: float
+@given(SHARE, CORES, SHARE)
+def test_it_is_between_one_and_what_amdahl_and_the_bus_allow(share: float, cores: int, serial: float) -> None:
+    gain = speed_up(share, cores, serial)
+    assert 1 - 1e-9 <= gain <= 1 / (serial + (1 - serial) / cores) + 1e-9
+    if serial == 0 and share > 0:
+        assert gain <= 1 / share + 1e-9
+
+
+@given(SHARE, SHARE, CORES, SHARE)
+def test_more_cores_help_and_more_of_the_bus_or_serial_work_does_not(
+    share: float, more: float, cores: int, serial: float
 ) -> None:
-    now = seconds_on_cores(seconds, moved, cores, share, bandwidth)
-    assert seconds_on_cores(seconds, moved, cores * more, share, bandwidth) <= now * (1 + 1e-12)
-    assert seconds_on_cores(seconds, moved, cores, share, bandwidth * more) <= now * (1 + 1e-12)
-    assert seconds / cores * (1 - 1e-12) <= now <= seconds * (1 + 1e-12)
-
-
-@given(SECONDS, BYTES, SHARE, BANDWIDTH)
-def test_one_core_takes_its_own_time(seconds: float, moved: float, share: float, bandwidth: float) -> None:
-    assert seconds_on_cores(seconds, moved, 1, share, bandwidth) == pytest.approx(seconds)
+    assert speed_up(share, cores + 1, serial) >= speed_up(share, cores, serial) - 1e-9
+    assert speed_up(max(share, more), cores, serial) <= speed_up(min(share, more), cores, serial) + 1e-9
+    assert speed_up(serial, cores, max(share, more)) <= speed_up(serial, cores, min(share, more)) + 1e-9
 
 
 def test_hand_counted_cases() -> None:
-    assert seconds_on_cores(8.0, 0, 4, 0.0, 1e9) == pytest.approx(2.0)
-    assert seconds_on_cores(8.0, 0, 4, 0.5, 1e9) == pytest.approx(5.0)  # 4 alone, 4 on four
-    assert seconds_on_cores(8.0, 3e9, 4, 0.0, 1e9) == pytest.approx(3.0)  # DRAM's
-    assert seconds_on_cores(8.0, 9e9, 4, 0.0, 1e9) == pytest.approx(8.0)  # as long as alone
+    assert speed_up(0.0, 4, 0.0) == pytest.approx(4)
+    assert speed_up(1.0, 4, 0.0) == speed_up(7.0, 4, 0.0) == pytest.approx(1)
+    assert speed_up(0.0, 4, 0.5) == pytest.approx(1.6)
+    assert speed_up(0.5, 2, 0.0) == pytest.approx(2 / 1.25)  # the second waits for half of the first's half
+    assert speed_up(0.4, 1, 0.3) == pytest.approx(1)
