@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from csd_lab.generate import development
+from csd_lab.generate import boards, development
 from csd_lab.generate.reference.pages import FOLDER, pages
 from tests.support.browser import Browser, find_browser
 from tests.support.commands import Workshop
@@ -43,6 +43,11 @@ def test_a_reference_page_is_that_of_the_code(name: str) -> None:
 def test_directory_guide_and_picture_are_those_of_the_code() -> None:
     for path, text in development.files().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m csd_lab.generate.development"
+
+
+def test_the_page_of_boards_is_that_of_what_was_compared() -> None:
+    for path, text in boards.files().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m csd_lab.generate.boards"
 
 
 def test_the_directory_guide_lists_every_folder() -> None:
