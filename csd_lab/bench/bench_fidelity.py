@@ -40,8 +40,8 @@ def bench_fidelity(bench: Bench) -> BenchReport:
 
     Calibrate digits_cnn with cycles on five fresh VMs, two of them beside hogs on the host, and on one without cycles.
 
-    Then the core model's predictions are held against published boards (`csd-emu fidelity`); of networks and CoreMark
-    only if CSD_NCNN and CSD_COREMARK name the programs.
+    Before that, hold the core model's predictions against published boards (`csd-emu fidelity`); of networks and
+    CoreMark only if CSD_NCNN and CSD_COREMARK name the programs.
 
     Figures: `repeat`, the largest spread over the boots of a step's cycles per instruction, (max - min) / mean, over
     the batch sizes; `calibrate_over_today`, wall seconds of calibrating with cycles over without, nothing beside it;

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from csd_lab.fidelity.board_fidelity import BoardFidelity
     from csd_lab.fidelity.drive_fidelity import FidelityReport
 
-_KINDS = {
-    "bandwidth": "memory: read and copy",
-    "latency": "memory: random reads",
-    "network": "networks, one thread",
-    "threads": "networks, speed-up by threads",
-    "coremark": "CoreMark per MHz",
-}
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -90,6 +82,8 @@ def compare_published(ncnn: Path | None, coremark: list[Path], as_json: bool) ->
 
 def print_boards(report: BoardFidelity) -> None:
     """Print each figure beside its published one, and the errors of each kind."""
+    from csd_lab.fidelity.board_fidelity import KIND_NAMES
+
     title = f"predicted ({report.predicted_clock}, {report.core_model}) and published ({report.published_clock})"
     table = figures_table(title, ("board", "figure", "predicted", "published", "error"), left=("board", "figure"))
     for figure in report.figures:
@@ -100,7 +94,7 @@ def print_boards(report: BoardFidelity) -> None:
     console.print("* not judged: the board's parameters were set from it, or it follows from these", soft_wrap=True)
     for kind, median in report.median_errors.items():
         worst = report.worst_errors[kind]
-        console.print(f"{_KINDS[kind]}: median error {median:.1%}, worst {worst:.0%}", soft_wrap=True)
+        console.print(f"{KIND_NAMES[kind]}: median error {median:.1%}, worst {worst:.0%}", soft_wrap=True)
 
 
 def print_fidelity(report: FidelityReport) -> None:

@@ -36,7 +36,7 @@ echo "BENCHMARK ended with $?" > /dev/ttyAMA0
 busybox poweroff -f
 """
 _ENDED = "BENCHMARK ended with 0"
-_SHOWN_CHARACTERS = 1500
+SHOWN_CHARACTERS = 1500
 
 
 def run_program(
@@ -67,7 +67,7 @@ def run_program(
         except subprocess.TimeoutExpired as error:
             shown = (error.stdout or b"").decode(errors="replace") + f"\n(no end after {deadline_seconds:.0f} s)"
         if _ENDED not in shown:
-            raise CalibrationError(f"a benchmark failed under the core model: {shown[-_SHOWN_CHARACTERS:].strip()}")
+            raise CalibrationError(f"a benchmark failed under the core model: {shown[-SHOWN_CHARACTERS:].strip()}")
         return read_marks(marks), shown
 
 

@@ -15,7 +15,7 @@ from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.image import Image
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
 from csd_lab.fidelity.bare_machine import run_bare
-from csd_lab.fidelity.benchmark_machine import run_program
+from csd_lab.fidelity.benchmark_machine import SHOWN_CHARACTERS, run_program
 from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.frames.measure_frames import PhaseMark
@@ -62,7 +62,7 @@ def measure_memory(plugin: CyclePlugin, most_kibibytes: int) -> MemoryTimes:
 
 
 def measure_networks(
-    image: Image, plugin: CyclePlugin, networks: Mapping[str, tuple[int, int, int]], folder: Path, release: str
+    image: Image, plugin: CyclePlugin, networks: Mapping[str, tuple[int, int, int]], files: Mapping[str, bytes]
 ) -> dict[str, PhaseCycles]:
     """Run networks of ncnn with one thread, and return what each counted.
 
@@ -70,18 +70,15 @@ def measure_networks(
         image: of the drives.
         plugin: the core model.
         networks: name -> width, height and channels of the input.
-        folder: has a description of each, ``NAME.param``, and ncnn's package for the image's Python.
-        release: of ncnn.
+        files: descriptions and ncnn's package (see `ncnn_files`).
 
     Raises:
-        ConfigurationError: the folder lacks one of them.
         CalibrationError: a network failed.
     """
-    files = ncnn_files(networks, folder, release)
     sizes = "".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in networks.items())
-    files |= {"networks.txt": sizes.encode(), "ncnn_networks.py": _guest("ncnn_networks.py")}
+    program = {"networks.txt": sizes.encode(), "ncnn_networks.py": _guest("ncnn_networks.py")}
     seconds = _BOOT_SECONDS + _NETWORK_SECONDS * len(networks)
-    marks, _ = run_program(image, plugin, "/usr/bin/python3 ncnn_networks.py", files, seconds)
+    marks, _ = run_program(image, plugin, "/usr/bin/python3 ncnn_networks.py", {**files, **program}, seconds)
     return dict(zip(networks, _runs(marks, len(networks)), strict=True))
 
 
@@ -102,7 +99,9 @@ def measure_coremark(image: Image, plugin: CyclePlugin, programs: Sequence[Path]
     few, many = _runs(marks, len(runs))
     # It also says that it ran too shortly to be valid by its own rules, which is meant.
     if "CoreMark" not in shown or "should be" in shown or many.cycles <= few.cycles:
-        raise CalibrationError(f"{programs[-1]} is no CoreMark, or computed wrongly: {shown[-1500:].strip()}")
+        raise CalibrationError(
+            f"{programs[-1]} is no CoreMark, or computed wrongly: {shown[-SHOWN_CHARACTERS:].strip()}"
+        )
     return (_ITERATIONS[1] - _ITERATIONS[0]) / (many.cycles - few.cycles) * 1e6
 
 
@@ -116,6 +115,11 @@ def _runs(marks: list[CycleMark], count: int) -> list[PhaseCycles]:
 
 def ncnn_files(networks: Iterable[str], folder: Path, release: str) -> dict[str, bytes]:
     """Return the descriptions of networks and ncnn's package, by the paths that they have in the machine.
+
+    Args:
+        networks: their names.
+        folder: has a description of each, ``NAME.param``, and ncnn's package for the image's Python.
+        release: of ncnn.
 
     Raises:
         ConfigurationError: the folder lacks one of them, or it is damaged.

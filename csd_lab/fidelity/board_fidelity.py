@@ -19,6 +19,13 @@ from csd_lab.fidelity.core_sharing import speed_up
 from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
 
 BANDWIDTH, LATENCY, NETWORK, THREADS, COREMARK = "bandwidth", "latency", "network", "threads", "coremark"
+KIND_NAMES = {
+    NETWORK: "networks of ncnn, one thread",
+    THREADS: "networks of ncnn, speed-up by threads",
+    COREMARK: "CoreMark per MHz",
+    BANDWIDTH: "memory, read and copy",
+    LATENCY: "memory, random reads",
+}
 # The board whose speed-ups say which part of ncnn's networks runs on one core.
 FITTED_BOARD = "AXERA AX630C"
 
@@ -76,14 +83,14 @@ def compare_boards(ncnn: Path | None, coremark: Sequence[Path], paths: Paths, pr
     """
     published = load_published()
     require_compiler()
-    if ncnn is not None:
-        for board in published.boards:
-            ncnn_files(published.networks, ncnn, board.ncnn)
+    files = (
+        {} if ncnn is None else {each.board: ncnn_files(each.networks, ncnn, each.ncnn) for each in published.boards}
+    )
     figures = [*_compare_memory(published.memory, paths, progress)]
     if coremark:
         figures.append(_compare_coremark(published, coremark, paths, progress))
-    if ncnn is not None:
-        counted = {board.board: _count(board, published, ncnn, paths, progress) for board in published.boards}
+    if files:
+        counted = {each.board: _count(each, published, files[each.board], paths, progress) for each in published.boards}
         (fitted,) = (board for board in published.boards if board.board == FITTED_BOARD)
         serial_share = find_serial_share(counted[FITTED_BOARD], fitted)
         for board in published.boards:
@@ -132,13 +139,12 @@ def _compare_coremark(
 
 
 def _count(
-    board: NetworkBoard, published: PublishedBoards, folder: Path, paths: Paths, progress: Progress
+    board: NetworkBoard, published: PublishedBoards, files: dict[str, bytes], paths: Paths, progress: Progress
 ) -> dict[str, PhaseCycles]:
     """Return what one thread counts for each network that was measured on a board."""
     progress.stage(f"networks of {board.board}")
     plugin, image = CyclePlugin.build(paths.cycles, board.core), ImageStore(paths.images).ensure(progress)
-    shapes = {name: published.networks[name] for name in board.milliseconds[1]}
-    return measure_networks(image, plugin, shapes, folder, board.ncnn)
+    return measure_networks(image, plugin, {name: published.networks[name] for name in board.networks}, files)
 
 
 def compare_networks(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import resources
-from pathlib import Path
 
 import msgspec
 
@@ -12,8 +11,8 @@ from csd_emu.util.yaml_files import parse_yaml
 
 # Where a board's latency of DRAM is from: random reads in so much memory.
 FITTED_KIBIBYTES = 8192
-# A random read beyond the second level also waits for it, and for a walk of the TLB.
-_BEYOND_DRAM_CYCLES = 34
+# A read at random also waits for the TLB: a miss of the micro TLB, and a walk (`core_model/memory.c`).
+_TLB_CYCLES = 2 + 20
 
 
 class NetworkBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,6 +39,11 @@ class NetworkBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all_cores_megabytes_per_second: int
     all_cores_source: str
     milliseconds: dict[int, dict[str, float]]
+
+    @property
+    def networks(self) -> list[str]:
+        """Those that one thread ran."""
+        return list(self.milliseconds[1])
 
     @property
     def core(self) -> CoreParameters:
@@ -69,7 +73,7 @@ class MemoryBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def core(self) -> CoreParameters:
         """The core that stands for it: DRAM's bandwidth is that of writing, its latency from the read in 8 MiB."""
-        beyond = _BEYOND_DRAM_CYCLES * 1000 / self.clock_megahertz
+        beyond = (CoreParameters().l2_cycles + _TLB_CYCLES) * 1000 / self.clock_megahertz
         in_dram = 1 - self.l2_kibibytes / FITTED_KIBIBYTES
         return CoreParameters(
             clock_megahertz=self.clock_megahertz,
@@ -99,4 +103,4 @@ class PublishedBoards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load_published() -> PublishedBoards:
     """Return the published measurements."""
     text = (resources.files("csd_lab.fidelity") / "published_boards.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(parse_yaml(text, str(Path("published_boards.yaml"))), PublishedBoards)
+    return msgspec.convert(parse_yaml(text, "published_boards.yaml"), PublishedBoards)

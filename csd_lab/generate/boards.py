@@ -1,6 +1,6 @@
 """The core model beside published boards: ``python -m csd_lab.generate.boards`` writes docs/boards.md and its picture.
 
-It reads docs/boards.json, which is what ``csd-emu fidelity --json`` printed with all programs.
+It reads docs/boards.json, a `BoardFidelity` as ``csd-emu fidelity --json`` prints it with all programs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from csd_lab.fidelity.board_fidelity import (
     BANDWIDTH,
-    COREMARK,
+    KIND_NAMES,
     LATENCY,
     NETWORK,
     THREADS,
@@ -36,7 +36,8 @@ _HEAD = """# The core model beside published boards
 <!-- Generated from docs/boards.json by python -m csd_lab.generate.boards. -->
 
 What the [core model](cycles.md) predicts for boards that others have measured (predicted: clock `counted`, core model
-`cycles`; published: clock `wall`). `csd-emu fidelity --ncnn FOLDER --coremark PROGRAM` compares the same;
+`cycles`; published: clock `wall`), counted on 2026-11-26, board by board. `csd-emu fidelity --ncnn FOLDER --coremark
+PROGRAM` compares the same;
 `csd_lab/fidelity/published_boards.yaml` has every published figure with its source. A board's clock is the one that its
 source states. Its DRAM, and in the comparison of memory the size of its second level, are set from published memory
 figures that are not judged here; latencies of caches, prefetcher and all else are the model's own, for all boards.
@@ -65,15 +66,8 @@ def _of_kind(report: BoardFidelity, kind: str) -> list[ComparedFigure]:
 
 
 def _summary(report: BoardFidelity) -> str:
-    names = {
-        NETWORK: "networks of ncnn, one thread",
-        THREADS: "speed-up by two and four threads",
-        COREMARK: "CoreMark per MHz",
-        BANDWIDTH: "reading and copying memory",
-        LATENCY: "random reads, by size of memory",
-    }
     lines = ["| compared | figures | median error | worst |\n|---|---|---|---|\n"]
-    for kind, name in names.items():
+    for kind, name in KIND_NAMES.items():
         count = sum(each.kind == kind and each.judged for each in report.figures)
         lines.append(f"| {name} | {count} | {report.median_errors[kind]:.1%} | {report.worst_errors[kind]:.0%} |\n")
     return "".join(lines)

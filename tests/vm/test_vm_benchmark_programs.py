@@ -13,7 +13,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.fidelity.bare_machine import COMPILER
 from csd_lab.fidelity.benchmark_machine import run_program
-from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks
+from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, ncnn_files
 from firmware_agent.common.errors import CalibrationError, ConfigurationError, EnvironmentUnfit
 
 pytestmark = pytest.mark.vm
@@ -62,13 +62,12 @@ def test_a_program_runs_alone_in_the_image_and_a_failing_one_is_shown(plugin: Cy
     assert image.disk.stat().st_mtime_ns == before
 
 
-def test_a_folder_without_networks_says_how_to_get_them(plugin: CyclePlugin, tmp_path: Path) -> None:
-    image = ImageStore(Paths.default().images).ensure(Silent())
+def test_a_folder_without_networks_says_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"net\.param cannot be read"):
-        measure_networks(image, plugin, {"net": (8, 8, 3)}, tmp_path, "1.0.1")
+        ncnn_files(["net"], tmp_path, "1.0.1")
     (tmp_path / "net.param").write_text("7767517\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"pip download ncnn==1\.0\.1"):
-        measure_networks(image, plugin, {"net": (8, 8, 3)}, tmp_path, "1.0.1")
+        ncnn_files(["net"], tmp_path, "1.0.1")
     (tmp_path / "ncnn-1.0.1-cp311-cp311-linux_aarch64.whl").write_bytes(b"not a package")
     with pytest.raises(ConfigurationError, match="download it again"):
-        measure_networks(image, plugin, {"net": (8, 8, 3)}, tmp_path, "1.0.1")
+        ncnn_files(["net"], tmp_path, "1.0.1")
