@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from firmware_agent.training.step_sender import Damage
 log = logging.getLogger(__name__)
 # Most passes that are timed; their median counts.
 LAYER_PASSES = 8
-# Steps with cycle marks end after so many seconds, but with so many steps at least beside the first.
+# Steps with cycle marks end after so many seconds, but with so many steps at least beside the first; long ones with one.
 _MARKED_SECONDS, _LEAST_MARKED_STEPS, _MARKED_ENCODINGS = 5.0, 2, 3
 # What a step does only to be watched is done so often; the mean counts.
 _WATCHED_REPETITIONS = 64
@@ -135,12 +136,14 @@ class Trainer:
         """Take steps with a cycle mark at the end of each phase, and encode the weights a few times."""
         marks = CycleMarks()
         self._stopwatch.on_lap = lambda phase: marks.execute(PhaseMark[phase.upper()])
-        batches = self._endless_batches(task.batch_size)
+        batches, least = self._endless_batches(task.batch_size), _LEAST_MARKED_STEPS
+        if task.warm_up_batch_size:  # steps are long
+            batches, least = chain(islice(self._endless_batches(task.warm_up_batch_size), 1), batches), 1
         try:
             marks.execute(PhaseMark.START)
             start = self._stopwatch.now()
             for number in range(1 + task.cycle_steps):
-                if number > _LEAST_MARKED_STEPS and self._stopwatch.now() - start >= _MARKED_SECONDS:
+                if number > least and self._stopwatch.now() - start >= _MARKED_SECONDS:
                     break
                 images, labels = next(batches)
                 self._stopwatch.mark()

@@ -73,7 +73,8 @@ class Measure(Frame, frozen=True, omit_defaults=True):
         layers: also the seconds of each layer, if `steps` is given; asked only of a drive whose hello has
             `MEASURES_LAYERS` among its facts.
         cycle_steps: then also so many steps, fewer of long ones, and encodings, between cycle marks
-            (`firmware_agent.cycle_marks`), for a core model outside; one step more warms the model's caches first.
+            (`firmware_agent.cycle_marks`), for a core model outside; one step more, of `warm_up_batch_size`, warms the
+            model's caches first.
     """
 
     batch_size: Positive
