@@ -7,8 +7,8 @@ a scale, never a quota: serial work gets clock x instructions per cycle, paralle
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,14 +18,33 @@ REFERENCE_HERTZ = 1e9
 # Which phases are kernels that a drive spreads over its cores; the others are serial (interpreter, copying).
 PARALLEL_PHASES = frozenset({"forward", "backward", "update", "tail"})
 ASSUMED = "assumed"
+# Cycles may be off by so much, either way: the worst of 59 networks on three boards (docs/boards.md).
+CYCLE_BAND = 0.8, 1.25
+# An end of the figures' bands: ``low`` has the fewest seconds and joules, ``high`` the most.
+End = Literal["low", "high"]
+
+
+class FigureBand(msgspec.Struct, frozen=True):
+    """The least and the most that a figure may be, and where they come from."""
+
+    low: float
+    high: float
+    source: str
 
 
 @dataclass(frozen=True)
 class Sourced:
-    """A figure and where it comes from; the source begins with ``assumed`` where nothing published could be read."""
+    """A figure and where it comes from.
+
+    Attributes:
+        value: in the unit of its name.
+        source: begins with ``assumed`` where nothing published could be read.
+        band: what it may be as well; None for a figure that is exact, or of which nothing is said.
+    """
 
     value: float
     source: str
+    band: FigureBand | None = None
 
     @property
     def assumed(self) -> bool:
@@ -34,13 +53,17 @@ class Sourced:
 
 
 class FigureEntry(msgspec.Struct, frozen=True):
-    """One figure of a profile: `unit` is empty for a count or ratio, `assumed` where nothing published backs it."""
+    """One figure of a profile: `unit` is empty for a count or ratio, `assumed` where nothing published backs it.
+
+    `band` is what it may be as well, null of a figure without one.
+    """
 
     figure: str
     value: float
     unit: str
     source: str
     assumed: bool
+    band: FigureBand | None = None
 
 
 @dataclass(frozen=True)
@@ -137,10 +160,17 @@ class Profile:
             **{phase: getattr(counted, phase) * self.scale(phase) for phase in PhaseSeconds.__struct_fields__}
         )
 
+    def at(self, end: End, cycles: bool = False) -> Profile:
+        """Return the profile with all figures at one end of their bands; with `cycles` their error is on the clock."""
+        least = end == "low"
+        moved: Profile = replace(_moved(self, least), power=_moved(self.power, least))
+        error = CYCLE_BAND[not least] if cycles else 1.0
+        return replace(moved, clock_hertz=Sourced(moved.clock_hertz.value / error, moved.clock_hertz.source))
+
     def entries(self) -> list[FigureEntry]:
         """Return every figure under its full name, for example ``power.idle_watts``, with its unit and source."""
         return [
-            FigureEntry(name, figure.value, unit_of(name), figure.source, figure.assumed)
+            FigureEntry(name, figure.value, unit_of(name), figure.source, figure.assumed, figure.band)
             for name, figure in self._figures()
         ]
 
@@ -153,6 +183,19 @@ class Profile:
                     yield prefix + field.name, figure
 
 
+def _moved(section: Any, least: bool) -> Any:
+    """Return a section with each figure at the end of its band that makes seconds and joules least, or most."""
+    figures = {field.name: getattr(section, field.name) for field in fields(section)}
+    moved = {
+        name: replace(figure, value=figure.band.low if name.endswith(_COSTS) == least else figure.band.high)
+        for name, figure in figures.items()
+        if isinstance(figure, Sourced) and figure.band is not None
+    }
+    return replace(section, **moved)
+
+
+# Of these figures less makes seconds and joules less; of all others more does.
+_COSTS = ("_seconds", "_watts", "_joules_per_byte")
 _UNITS = {
     "_joules_per_byte": "J/B",
     "_bytes_per_second": "B/s",

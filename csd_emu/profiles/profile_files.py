@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, create_model
 
-from csd_emu.profiles.profile import HostRatio, Power, Profile, Sourced
+from csd_emu.profiles.profile import FigureBand, HostRatio, Power, Profile, Sourced
 from csd_emu.util.config_files import Config, load_config
 from csd_emu.util.paths import Paths
 from firmware_agent.common import units
@@ -26,6 +26,8 @@ _BUILT_IN = (
     *("newport", "solana", "generic-a53", "raspberry-pi-3-b-plus", "raspberry-pi-zero-2-w", "rk3399-little"),
     "xeon-4108",
 )
+_ENDS = "low", "high"
+_Source = Annotated[str, Field(min_length=3, pattern=r"\S")]
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -65,11 +67,23 @@ _RATIO = {f"ratio_{part}": _Entry(part, _NUMBER, "15") for part in ("low", "midd
 _CHASSIS = {"chassis_power": _Entry("chassis_watts", WATTS, "100 W", may_be_low=True)}
 
 
+class BandSection(Config):
+    """What a figure may be as well, from `low` to `high`, and where that comes from."""
+
+    low: float | str
+    high: float | str
+    source: _Source
+
+
 class ProfileFigure(Config):
-    """A figure in a profile file: a number, with a unit where it has one, and where it comes from."""
+    """A figure in a profile file: a number, with a unit where it has one, and where it comes from.
+
+    `band` is what it may be as well.
+    """
 
     value: float | str
-    source: Annotated[str, Field(min_length=3, pattern=r"\S")]
+    source: _Source
+    band: BandSection | None = None
 
 
 class _Head(Config):
@@ -142,14 +156,21 @@ class _Reader:
     def _figure(self, key: str, entry: _Entry, base: object) -> Sourced | None:
         written: ProfileFigure | None = getattr(self._file, key)
         if written is not None:
-            return Sourced(self._value(key, written.value, entry), written.source)
+            value = self._value(f"{key}.value", written.value, entry)
+            value, band = self._value(f"{key}.value", written.value, entry), None
+            if written.band is not None:
+                low, high = (self._value(f"{key}.band.{end}", getattr(written.band, end), entry) for end in _ENDS)
+                if not low <= value <= high:
+                    raise ConfigurationError(f"{self._path}: {key}.band: low, value and high must be in this order")
+                band = FigureBand(low, high, written.band.source)
+            return Sourced(value, written.source, band)
         inherited: Sourced | None = getattr(base, entry.attribute, None)
         if inherited is None and not entry.optional:
             raise ConfigurationError(f"{self._path}: {key}: is missing; add it, or name a base that has it")
         return inherited
 
     def _value(self, key: str, written: float | str, entry: _Entry) -> float:
-        where = f"{self._path}: {key}.value"
+        where = f"{self._path}: {key}"
         if entry.units:
             try:
                 value = units.parse_quantity(written, dict(entry.units), entry.example)

@@ -32,7 +32,7 @@ from firmware_agent.training.step_sender import Damage
 log = logging.getLogger(__name__)
 # Most passes that are timed; their median counts.
 LAYER_PASSES = 8
-# Steps with cycle marks end after so many seconds, but with so many steps at least beside the first; long ones with one.
+# Steps with cycle marks end after so many seconds, but with so many steps at least beside the first, or one long one.
 _MARKED_SECONDS, _LEAST_MARKED_STEPS, _MARKED_ENCODINGS = 5.0, 2, 3
 # What a step does only to be watched is done so often; the mean counts.
 _WATCHED_REPETITIONS = 64

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from host.core.console import console, print_line
+from host.core.figure_bands import format_band
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord
 from host.core.summary import FEDERATED, SYNC
 from host.monitoring.retune_text import describe_batches
@@ -105,8 +106,8 @@ def _columns(clock: str, mode: str) -> list[_Column]:
     ]
     seconds = f"array s ({clock})"
     last = [
-        _Column(f"array s\n({clock})", seconds, max(18, len(seconds)), lambda record: f"{record.array_seconds:.3f}"),
-        _Column("joules\n(modelled)", "joules", 7, lambda record: f"{record.total_joules:.0f}"),
+        _Column(f"array s\n({clock})", seconds, max(25, len(seconds)), _array_seconds),
+        _Column("joules\n(modelled)", "joules", 21, _joules),
         _Column("wall s", "wall s", 7, lambda record: f"{record.wall_seconds:.1f}"),
     ]
     return [*first, *(_sync_columns if mode == SYNC else _federated_columns)(clock), *last]
@@ -129,6 +130,14 @@ def _sync_columns(clock: str) -> list[_Column]:
         _Column("imbalance", "imbalance", 9, _imbalance),
         _Column("retunes", "retunes", 7, lambda record: str(len(record.retunes))),
     ]
+
+
+def _array_seconds(record: RoundRecord) -> str:
+    return format_band(f"{record.array_seconds:.3f}", record.bands.get("array_seconds"))
+
+
+def _joules(record: RoundRecord) -> str:
+    return format_band(f"{record.total_joules:.0f}", record.bands.get("energy_joules"))
 
 
 def _batch(record: RoundRecord) -> str:

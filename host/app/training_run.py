@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from csd_emu.engines import Engine
 from csd_emu.engines.rapl import RaplMeter
@@ -39,6 +40,7 @@ from host.training.accounting import Accountant, make_accountant
 from host.training.federated import FederatedTraining
 from host.training.host_optimiser import TrainedModel, make_optimiser
 from host.training.multi_server.server_membership import ServerMembership, meeting, say_farewell
+from host.training.round_bands import make_round_bands
 from host.training.round_exchange import RoundExchange, job_frame
 from host.training.run_faults import RunFaults
 from host.training.selection.planning import PlannedRun
@@ -90,6 +92,7 @@ class TrainingRun:
         self._recorder, self._failures, self._directory = recorder, failures, directory
         self.accountant = make_accountant(request.config, request.models, overlap_of(request), request.cycles)
         time = self.accountant.time
+        self._bands = make_round_bands(request.config, time)
         self.clock = "+".join(sorted({time.clock(name, s.hello.clock) for name, s in fleet.sessions().items()}))
         self._planned: PlannedRun | None = None
         if request.planning is not None:
@@ -173,6 +176,7 @@ class TrainingRun:
             while not training.done and not (self._over() and recorder.last_round):
                 self._failures.round = 1 + recorder.last_round
                 record = meter.metered(await training.run_round())
+                record = structs.replace(record, bands=self._bands.of(record))
                 await recorder.add_round(record, training, last=self._over())
 
     def _make_training(self, faults: RunFaults, together: PeerServers | None) -> Training:

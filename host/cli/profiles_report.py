@@ -42,13 +42,13 @@ def report_profiles(name: str | None, paths: Paths) -> ProfilesReport:
 def print_profiles(report: ProfilesReport) -> None:
     """Print every figure with its unit and source; assumed ones stand out."""
     for profile in report.profiles:
-        table = Table("figure", "value", "unit", "source", title=f"{profile.name} ({profile.kind})")
+        table = Table("figure", "value", "band", "unit", "source", title=f"{profile.name} ({profile.kind})")
         table.columns[1].justify = "right"
         for figure in profile.figures:
-            source = escape(figure.source)
-            table.add_row(
-                figure.figure, f"{figure.value:.6g}", figure.unit, f"[yellow]{source}[/]" if figure.assumed else source
-            )
+            source = escape(figure.source if figure.band is None else f"{figure.source}; band: {figure.band.source}")
+            band = "" if figure.band is None else f"{figure.band.low:.6g} to {figure.band.high:.6g}"
+            told = f"[yellow]{source}[/]" if figure.assumed else source
+            table.add_row(figure.figure, f"{figure.value:.6g}", band, figure.unit, told)
         console.print(table)
         assumed = sum(figure.assumed for figure in profile.figures)
         console.print(f"{profile.name}: {assumed} of {len(profile.figures)} figures are assumed\n")

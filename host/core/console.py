@@ -25,6 +25,7 @@ from firmware_agent.common.errors import ModelError, PluginError, UserCodeFailed
 from firmware_agent.common.folded_traceback import MAX_TRACEBACK_BYTES, bounded, format_user_traceback, names_user_code
 from firmware_agent.common.units import format_bytes
 from host.core.failures import Failure, describe_failures
+from host.core.figure_bands import format_band
 from host.core.plain_text import plain, plain_json
 from host.core.summary import SYNC, Summary, format_accuracy
 
@@ -143,11 +144,12 @@ def print_summary(summary: Summary) -> None:
 
 def _print_work(summary: Summary) -> None:
     """Print what the rounds of a run came to."""
-    devices = sum(summary.device_seconds.values())
     console.print(
-        f"{summary.samples} records in {devices:.2f} device seconds ({summary.clock_text}) "
-        f"over {len(summary.device_seconds)} {'devices' if summary.mode == SYNC else 'drives'}: "
-        f"{summary.records_per_device_second:.1f} records per device second",
+        f"{summary.samples} records in {_figure(summary, 'device_seconds', '.2f')} device seconds "
+        f"({summary.clock_text}) over {len(summary.device_seconds)} "
+        f"{'devices' if summary.mode == SYNC else 'drives'}: "
+        f"{_figure(summary, 'records_per_device_second', '.1f')} records per "
+        "device second",
         soft_wrap=True,
     )
     if summary.mode == SYNC:
@@ -157,16 +159,27 @@ def _print_work(summary: Summary) -> None:
         if summary.servers is not None:
             _print_servers(summary)
     console.print(
-        f"the array took {summary.array_seconds:.2f} s ({summary.clock_text}, with flash and link) and "
-        f"{summary.energy_joules:.0f} J by the power model, host included; "
+        f"the array took {_figure(summary, 'array_seconds', '.2f')} s "
+        f"({summary.clock_text}, with flash and link) and "
+        f"{_figure(summary, 'energy_joules', '.0f')} J by the power model, host included; "
         f"{format_bytes(summary.host_link_bytes)} crossed the link",
         soft_wrap=True,
     )
     console.print(
-        f"that is {summary.records_per_array_second:.1f} records per array second ({summary.clock_text}); per record "
-        f"{summary.joules_per_record:.4g} J and {format_bytes(summary.host_link_bytes_per_record)} over the link",
+        f"that is {_figure(summary, 'records_per_array_second', '.1f')} records "
+        f"per array second ({summary.clock_text}); per record "
+        f"{_figure(summary, 'joules_per_record', '.4g')} J and "
+        f"{format_bytes(summary.host_link_bytes_per_record)} over the link",
         soft_wrap=True,
     )
+    if summary.bands:
+        console.print("in brackets: with the profiles' figures at either end of their bands", soft_wrap=True)
+
+
+def _figure(summary: Summary, name: str, spec: str) -> str:
+    """Return a figure of a run with its band, the sum of one by device."""
+    value = getattr(summary, name)
+    return format_band(format(sum(value.values()) if isinstance(value, dict) else value, spec), summary.bands.get(name))
 
 
 def _print_servers(summary: Summary) -> None:

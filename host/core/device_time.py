@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -14,6 +14,8 @@ from csd_emu.config.array_file import NATIVE, QEMU, REMOTE, ArrayConfig
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.calibration.cycle_counts import scaled
+from csd_emu.profiles.calibration.table_key import CYCLES_CORE
+from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
@@ -25,6 +27,8 @@ COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
 # Cycles per instruction, assumed: about the middle of the rows of the shipped tables that have cycles, which are 1.5 to
 # 3.0 forward, 1.4 to 2.7 backward, 2.8 to 3.0 in the update and 1.9 to 2.1 in encoding (docs/cycles.md).
 ASSUMED_CYCLES = {"forward": 1.9, "backward": 2.0, "update": 3.0, "encode": 2.0}
+# What phases of models have: how far the assumed ones may be off.
+_LEAST_CYCLES, _MOST_CYCLES = 1.4, 3.6
 # Which drive the ratio of a host's profile counts in.
 RATIO_DRIVE = "newport"
 # A competing task's weight is given against this one of the trainer.
@@ -51,6 +55,9 @@ class CountedCycles(Protocol):
     def device_seconds(self, counted: PhaseSeconds, batches: Mapping[int, int], /) -> PhaseSeconds:
         """Return the device's seconds for `counted` ones of a pass of these batches (batch size -> steps)."""
 
+    def at(self, end: End, /) -> CountedCycles:
+        """Return the same with the profile's figures, and the cycles, at one end of their bands."""
+
 
 @dataclass(frozen=True)
 class TableModel:
@@ -71,6 +78,10 @@ class TableModel:
     def covers(self, batch_size: int) -> bool:
         """Return whether the table has rows of the kernels that run at this batch size."""
         return self.table.covers(batch_size)
+
+    def at(self, end: End) -> TableModel:
+        """Return the same with the profile's figures, and the table's cycles, at one end of their bands."""
+        return replace(self, profile=self.profile.at(end, self.table.core == CYCLES_CORE))
 
 
 @dataclass(frozen=True)
@@ -96,18 +107,33 @@ class CycleModel:
         seconds = self.profile.device_seconds(counted)
         return PhaseSeconds(**{name: getattr(seconds, name) * ratio for name, ratio in ratios.items()})
 
+    def at(self, end: End) -> CycleModel:
+        """Return the same with the profile's figures, and the cycles, at one end of their bands."""
+        return replace(self, profile=self.profile.at(end, True))
+
 
 @dataclass(frozen=True)
 class AssumedCycles:
-    """Seconds of a drive for counted ones of a model that was never calibrated: `ASSUMED_CYCLES` per instruction."""
+    """Seconds of a drive for counted ones of a model that was never calibrated.
+
+    Attributes:
+        profile: the drive's.
+        cycles: phase -> cycles per instruction.
+    """
 
     profile: Profile
+    cycles: Mapping[str, float] = field(default_factory=lambda: ASSUMED_CYCLES)
 
     def device_seconds(self, counted: PhaseSeconds, _: Mapping[int, int]) -> PhaseSeconds:
         """Return the drive's seconds for `counted` ones of a pass."""
         assumed = self.profile.instructions_per_cycle.value
-        longer = {phase: cycles * assumed for phase, cycles in ASSUMED_CYCLES.items()}
+        longer = {phase: cycles * assumed for phase, cycles in self.cycles.items()}
         return scaled(self.profile.device_seconds(counted), longer)
+
+    def at(self, end: End) -> AssumedCycles:
+        """Return the same with the profile's figures, and the cycles, at one end of their bands."""
+        cycles = dict.fromkeys(self.cycles, _LEAST_CYCLES if end == "low" else _MOST_CYCLES)
+        return AssumedCycles(self.profile.at(end, True), cycles)
 
 
 def _ratio(after: float, before: float) -> float:
@@ -152,6 +178,19 @@ class DeviceTime:
         """
         self._profiles, self._models, self._cycles = profiles, models, cycles
         self._competitors: dict[str, int] = {}
+
+    def at(self, end: End) -> DeviceTime:
+        """Return the same, with the same competitors, with all profiles at one end of their bands."""
+        there = DeviceTime(
+            {device: profile.at(end) for device, profile in self._profiles.items()},
+            {
+                device: model.at(end) if isinstance(model, TableModel) else model
+                for device, model in self._models.items()
+            },
+            {device: cycles.at(end) for device, cycles in self._cycles.items()},
+        )
+        there._competitors = self._competitors
+        return there
 
     def clock(self, device: str, hello_clock: str) -> str:
         """Return the clock that the seconds of a device with this stopwatch will have."""

@@ -14,6 +14,7 @@ from csd_emu.perfmodel.timeline import Span
 from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
 from host.core.failures import FailureRecord
+from host.core.figure_bands import Band
 
 
 class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +83,7 @@ class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: its name; ``host`` for the host's own part.
         batch_size: records.
-        compute_seconds: device seconds of forward, backward and encoding; never NaN: a device that returned nothing in
-            time is not among the step's devices, but among its ``late`` or ``lost``.
+        compute_seconds: device seconds of forward, backward and encoding; who was not in time is ``late`` or ``lost``.
         expected_seconds: what its table says of that batch, undisturbed; 0 without a table.
         weight: of its gradient in the step's, b_i / sum b.
     """
@@ -169,9 +169,8 @@ class StepRecord(Renamed, frozen=True, kw_only=True):
         loss: mean over its records, before the step.
         learning_rate: that the optimiser stepped with.
         array_seconds: composed length: compute, flash and link.
-        possible_records_per_second: what the tables, scaled by the speeds observed, would have allowed with no batch
-            larger than at the run's beginning, by compute alone: flash and link are not in the tables; 0 without
-            tables.
+        possible_records_per_second: what the tables, scaled by the speeds observed, would have allowed by compute
+            alone, with no batch larger than at the run's beginning; 0 without tables.
         devices: who took part, in participant order.
         late: who was not waited for; its gradient was dropped.
         lost: who was lost in the step.
@@ -256,6 +255,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
         machine_joules: of this machine's processors by their RAPL counters, over the wall time; None without counters.
         steps: of a synchronous round, in order.
         retunes: in force from a step of this round on, in order.
+        bands: of ``array_seconds``, ``device_seconds`` of all in time, and ``energy_joules``; empty in older records.
     """
 
     round: int
@@ -276,6 +276,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     machine_joules: float | None = None
     steps: list[StepRecord] = msgspec.field(default_factory=list)
     retunes: list[RetuneRecord] = msgspec.field(default_factory=list)
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
 
     @property
@@ -315,8 +316,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     @property
     def total_joules(self) -> float:
         """Energy of everything in the array, in joules."""
-        drives = sum(sum(part.energy_joules.values()) for part in self.devices)
-        return drives + sum(sum(parts.values()) for parts in self.energy_joules.values())
+        return sum(sum(parts.values()) for parts in self.node_joules.values())
 
 
 def node_joules(parts: Iterable[DeviceRound], others: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from csd_emu.perfmodel.power import sum_energy
+from host.core.figure_bands import Band, rate_band, sum_bands
 from host.core.records import DeviceRound, RoundRecord
 
 
@@ -73,6 +74,7 @@ class RunStats:
         servers: those that took part in any step, in the order in which they appeared; empty of one that is alone.
         servers_samples: records of all servers.
         last: round; None before the first.
+        bands: see `RoundRecord.bands`; empty if those of a round are not known.
     """
 
     devices: dict[str, DeviceStats] = field(default_factory=dict)
@@ -89,6 +91,7 @@ class RunStats:
     servers: dict[str, None] = field(default_factory=dict)
     servers_samples: int = 0
     last: RoundRecord | None = None
+    bands: dict[str, Band] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rounds: Iterable[RoundRecord], devices: Iterable[str] = ()) -> Self:
@@ -100,6 +103,7 @@ class RunStats:
 
     def add(self, record: RoundRecord) -> None:
         """Add one more round."""
+        self.bands = record.bands if not self.rounds else sum_bands([self.bands, record.bands])
         self.rounds += 1
         self.steps += len(record.steps)
         self.retunes += len(record.retunes)
@@ -176,6 +180,18 @@ class RunStats:
     def joules_per_record(self) -> float:
         """Energy of the whole array per record trained on."""
         return _over(self.energy_joules, self.samples)
+
+    @property
+    def all_bands(self) -> dict[str, Band]:
+        """The bands of sums, and of rates by their names here; empty if they are not known."""
+        if not self.bands or not self.samples:
+            return self.bands
+        joules = self.bands["energy_joules"]
+        return self.bands | {
+            "records_per_device_second": rate_band(self.samples, self.bands["device_seconds"]),
+            "records_per_array_second": rate_band(self.samples, self.bands["array_seconds"]),
+            "joules_per_record": Band(joules.low / self.samples, joules.high / self.samples),
+        }
 
     @property
     def link_bytes_per_record(self) -> float:

@@ -9,6 +9,7 @@ import msgspec
 
 from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from host.core.failures import Failure
+from host.core.figure_bands import Band
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
 
@@ -27,7 +28,8 @@ class Summary(Renamed, frozen=True):
     `accuracy` is null if no round has ended. `failures` are those of the user's own code, at most 33 different ones: a
     run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions that were
     refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
-    in time, repetitions counted; 0 if there are none.
+    in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be
+    by the bands of the profiles' figures (docs/bands.md); empty if they are not known.
     """
 
     array: str
@@ -59,6 +61,7 @@ class Summary(Renamed, frozen=True):
     servers_samples: int | None = None
     failures: list[Failure] = msgspec.field(default_factory=list)
     refusals: dict[str, int] = msgspec.field(default_factory=dict)
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
@@ -112,6 +115,7 @@ def summarise(rounds: Iterable[RoundRecord], mode: str | None = None, **facts: A
         retunes=stats.retunes,
         records_per_array_second=stats.records_per_array_second,
         joules_per_record=stats.joules_per_record,
+        bands=stats.all_bands,
         host_link_bytes_per_record=stats.link_bytes_per_record,
         servers=list(stats.servers) if stats.servers else None,
         servers_samples=stats.servers_samples if stats.servers else None,

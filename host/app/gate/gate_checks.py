@@ -10,12 +10,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 import msgspec
 
 from csd_emu.util.renamed import renamed_figure
 from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.junit import JUnitCase
+from host.core.figure_bands import Band, cancelled_share, ratio_band
 from host.core.summary import Summary, format_accuracy
 
 WALL = "wall"
@@ -51,13 +53,18 @@ class Verdict(StrEnum):
     UNUSABLE = "unusable"
 
 
-class ExpectedFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure of a baseline; `band` is a share of `value`, `clock` what its seconds were measured with."""
+class ExpectedFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A figure of a baseline.
+
+    `band` is a share of `value`, `clock` what its seconds were measured with, `profiles_band` what the figure may be by
+    the bands of the profiles' figures (`host.core.figure_bands`), None where that is not known.
+    """
 
     value: float
     unit: str
     clock: str
     band: float
+    profiles_band: Band | None = None
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -91,13 +98,35 @@ def judge(name: str, expected: ExpectedFigure, measured: float) -> Compared:
     return Compared(name, expected.unit, expected.clock, expected.value, value, change, expected.band, verdict)
 
 
-def expect(measured: Mapping[str, float], clock: str, bands: Mapping[str, float | None]) -> dict[str, ExpectedFigure]:
+def describe_cancelled(expected: Mapping[str, ExpectedFigure], measured: Mapping[str, Band]) -> list[str]:
+    """Return, for people, how much of what the profiles' figures leave open cancels in the change of each figure.
+
+    Args:
+        expected: of the baseline.
+        measured: the bands of the run's figures.
+    """
+    pairs = {name: (measured.get(name), figure.profiles_band) for name, figure in expected.items()}
+    return [
+        f"{name}: {cancelled_share(now, before):.1%} of the band that profiles leave it cancels in the change: "
+        f"{ratio_band(now, before).low - 1:+.2%} to {ratio_band(now, before).high - 1:+.2%} within it"
+        for name, (now, before) in pairs.items()
+        if now is not None and before is not None and min(now.low, before.low) > 0
+    ]
+
+
+def expect(
+    measured: Mapping[str, float],
+    clock: str,
+    bands: Mapping[str, float | None],
+    profiles_bands: Mapping[str, Band] = MappingProxyType({}),
+) -> dict[str, ExpectedFigure]:
     """Return what a baseline holds of these figures.
 
     Args:
         measured: of the run, by the names in `KINDS`.
         clock: of its device seconds; one with ``wall`` in it depends on the machine.
         bands: asked for by the user; None leaves a figure out, and the others get `DEFAULT_BAND`.
+        profiles_bands: what figures may be by the bands of the profiles' figures.
 
     Raises:
         ConfigurationError: a figure is no positive number, or depends on wall time and has no band of its own.
@@ -113,7 +142,8 @@ def expect(measured: Mapping[str, float], clock: str, bands: Mapping[str, float 
                 f"{name} is {measured[name]}, which nothing can be compared with; train more rounds, or leave it out "
                 f"with --band {name}={LEFT_OUT}"
             )
-        figures[name] = ExpectedFigure(measured[name], kind.unit, clock if kind.timed else NO_CLOCK, band)
+        clock_there = clock if kind.timed else NO_CLOCK
+        figures[name] = ExpectedFigure(measured[name], kind.unit, clock_there, band, profiles_bands.get(name))
     if not figures:
         raise ConfigurationError("every figure was left out, so there is nothing to compare; give one of them a band")
     return figures

@@ -40,6 +40,7 @@ from host.app.gate.gate_checks import (
     GateReport,
     Verdict,
     check_wall,
+    describe_cancelled,
     expect,
     judge,
     list_cases,
@@ -198,7 +199,7 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
                 f"{gate.baseline}: not written, for it would hold less than was asked for: {'; '.join(failures)}; "
                 f"run it again; lost drives that are meant take --allow-losses; run directory: {directory}"
             )
-        figures = expect(measured, summary.clock, _bands(gate, before))
+        figures = expect(measured, summary.clock, _bands(gate, before), summary.bands)
         baseline = make_baseline(request.portable_job, request.config, summary.clock, figures, information)
         write_baseline(gate.baseline, baseline)
         same = [judge(name, figure, figure.value) for name, figure in figures.items()]
@@ -207,6 +208,7 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
         raise ConfigurationError(f"{gate.baseline}: there is no baseline")
     check_clock(gate.baseline, before, summary.clock)
     compared = [judge(name, figure, measured[name]) for name, figure in _with_bands(before.figures, gate).items()]
+    notes += describe_cancelled(before.figures, summary.bands)
     passed = summary.reached and not failures and all(each.verdict is Verdict.WITHIN for each in compared)
     return GateReport(passed, str(gate.baseline), False, compared, failures, changed, notes, summary)
 

@@ -145,6 +145,14 @@ MACHINE_JOULES = Metric(
     ("source", "clock"),
     "Energy of this machine's processors during the rounds, where they have RAPL counters: the cost of emulation",
 )
+ROUND_BAND = Metric(
+    "csd_round_band",
+    "gauge",
+    "",
+    ("figure", "end", "clock"),
+    "The least (low) and the most (high) that a figure of the last round may be by the bands of the profiles' figures: "
+    "array_seconds, device_seconds of all drives, energy_joules",
+)
 
 ROUND = Metric("csd_round", "gauge", "", ("mode",), "The last round that ended; 0 before the first")
 ROUND_SECONDS = Metric(

@@ -93,6 +93,8 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
     store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
+    ends = {(name, end): getattr(band, end) for name, band in record.bands.items() for end in ("low", "high")}
+    store.replace(names.ROUND_BAND, {(*labels, record.clock): value for labels, value in ends.items()})
     store.set(names.PARTICIPANTS, (mode,), in_time)
     store.add(names.STRAGGLERS, (mode,), len(record.devices) - in_time)
     store.set(names.ACCURACY, (), record.accuracy)

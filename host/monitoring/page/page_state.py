@@ -12,6 +12,7 @@ import msgspec
 
 from csd_emu.util.renamed import Renamed, old_name_of
 from host.core.failures import Failure
+from host.core.figure_bands import Band
 from host.monitoring.charts.chart import Chart
 from host.monitoring.charts.chart_timeline import Timeline
 
@@ -61,6 +62,8 @@ class _Figures(Renamed, frozen=True, kw_only=True):
         wall_seconds: the cost of emulating that.
         watts: of everything in the array; modelled.
         joules: of everything in the round, or in all rounds; modelled.
+        bands: the least and the most that ``array_seconds``, ``device_seconds``, ``energy_joules``, and of the run also
+            its rates, may be by the bands of the profiles' figures; empty if they are not known.
     """
 
     round: int = 0
@@ -73,6 +76,7 @@ class _Figures(Renamed, frozen=True, kw_only=True):
     wall_seconds: float = 0.0
     watts: float | None = None
     joules: float = 0.0
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
     images_per_array_second: Annotated[float | None, old_name_of("records_per_array_second")] = None
 

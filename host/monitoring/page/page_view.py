@@ -153,6 +153,7 @@ def describe_round(record: RoundRecord) -> RoundNow:
         batch_size=statistics.median_low(batches) if batches else None,
         array_seconds=record.array_seconds,
         wall_seconds=record.wall_seconds,
+        bands=record.bands,
     )
 
 
@@ -176,6 +177,7 @@ def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
         watts=last.watts,
         joules=stats.energy_joules,
         machine_joules=stats.machine_joules,
+        bands=stats.all_bands,
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
+
+from host.core.figure_bands import Band
 
 _PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
 
@@ -25,6 +28,15 @@ def format_seconds(value: float) -> str:
         if abs(value) >= factor or not math.isfinite(value):
             return f"{format_number(value / factor, 3 if factor < 1 else 4)} {unit}"
     return "0 s" if not value else f"{format_number(value / 1e-9, 3)} ns"
+
+
+def format_ends(band: Band | None, kind: Literal["seconds", "number"] = "number", scale: float = 1.0) -> str:
+    """Return a band, times `scale`, to stand behind its figure: `` (310 ms to 520 ms)``; empty without one."""
+    if band is None or band.low == band.high:
+        return ""
+    ends = band.low * scale, band.high * scale
+    low, high = (format_seconds(end) if kind == "seconds" else format_number(end, 3) for end in ends)
+    return f" ({low} to {high})"
 
 
 def format_share(saved: float) -> str:

@@ -30,7 +30,7 @@ from host.monitoring.report.charts.step_charts import step_charts
 from host.monitoring.report.charts.training_charts import link_chart, power_chart, progress_charts, throughput_chart
 from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.comparison import Comparison
-from host.monitoring.report.formats import format_number, format_quantity, format_seconds, format_share
+from host.monitoring.report.formats import format_ends, format_number, format_quantity, format_seconds, format_share
 from host.monitoring.report.load_run import RunData, load_run
 from host.monitoring.report.sync_report import describe_steps, step_tiles
 from host.monitoring.report.tiles import describe_status, list_tiles
@@ -146,6 +146,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "number": format_number,
+        "band": format_ends,
         "quantity": format_quantity,
         "bytes": lambda value: format_bytes(value),
         "seconds": format_seconds,

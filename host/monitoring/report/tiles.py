@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from firmware_agent.common.units import format_bytes
 from host.core.run_stats import RunStats
 from host.monitoring.report.comparison import Comparison
-from host.monitoring.report.formats import format_number, format_seconds
+from host.monitoring.report.formats import format_ends, format_number, format_seconds
 from host.monitoring.report.load_run import RunData
 
 
@@ -26,15 +26,16 @@ def list_tiles(run: RunData, totals: RunStats, comparison: Comparison, steps: Se
     """Return the headline figures, none if there was no round; `steps` are those of synchronous steps."""
     if not run.rounds:
         return []
-    last, clock = run.rounds[-1], totals.clock
+    last, clock, bands = run.rounds[-1], totals.clock, totals.all_bands
     tiles = [
         Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
         *([] if steps else [_drive_tile(totals)]),
         Tile(
             "speed of the array",
             format_number(totals.records_per_array_second),
-            f"records per array second ({clock})",
-            f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
+            f"records per array second ({clock}){format_ends(bands.get('records_per_array_second'))}",
+            f"{format_seconds(totals.array_seconds)}{format_ends(bands.get('array_seconds'), 'seconds')} of compute, "
+            "flash and link, composed",
         ),
         *steps,
     ]
@@ -69,20 +70,23 @@ def list_tiles(run: RunData, totals: RunStats, comparison: Comparison, steps: Se
 
 
 def _drive_tile(totals: RunStats) -> Tile:
+    bands = totals.all_bands
     return Tile(
         "speed of a drive",
         format_number(totals.records_per_device_second),
-        f"records per device second ({totals.clock})",
-        f"{totals.samples:,} records in {format_seconds(totals.compute_seconds)} of compute",
+        f"records per device second ({totals.clock}){format_ends(bands.get('records_per_device_second'))}",
+        f"{totals.samples:,} records in {format_seconds(totals.compute_seconds)}"
+        f"{format_ends(bands.get('device_seconds'), 'seconds')} of compute",
     )
 
 
 def _energy_tile(totals: RunStats) -> Tile:
+    bands = totals.all_bands
     return Tile(
         "energy per record",
         format_number(totals.joules_per_record * 1e3),
-        "mJ (modelled)",
-        f"{format_number(totals.energy_joules)} J, host and chassis included",
+        f"mJ (modelled){format_ends(bands.get('joules_per_record'), scale=1e3)}",
+        f"{format_number(totals.energy_joules)} J{format_ends(bands.get('energy_joules'))}, host and chassis included",
     )
 
 

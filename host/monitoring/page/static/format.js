@@ -36,6 +36,11 @@ export function joules(value) {
   return value >= 1e4 ? `${short(value / 1e3)} kJ` : `${short(value)} J`;
 }
 
+/** The band of a figure, to stand behind it; empty if it is not known. */
+export function ends(band, shown) {
+  return band && band.low !== band.high ? ` (${shown(band.low)} to ${shown(band.high)})` : "";
+}
+
 /** Watts. */
 export const watts = (value) => (value === null || value === undefined ? NONE : `${short(value)} W`);
 

@@ -1,6 +1,6 @@
 // What is said of the run as a whole: head, tiles, rounds.
 import { byId, make, makeTable, replaceContent, setText } from "./dom.js";
-import { NONE, count, joules, names, number, seconds, short, watts } from "./format.js";
+import { NONE, count, ends, joules, names, number, seconds, short, watts } from "./format.js";
 
 const MEANINGS = {
   counted: "counted from the instructions that the emulated drives execute",
@@ -59,6 +59,7 @@ function showClocks(clock) {
 
 function showTiles(run, totals) {
   const clock = run.clock || "no clock yet";
+  const bands = totals.bands || {};
   const cost = totals.array_seconds > 0 ? totals.wall_seconds / totals.array_seconds : null;
   const perRecord = totals.records ? totals.joules / totals.records : null;
   const target = run.target_accuracy;
@@ -71,9 +72,9 @@ function showTiles(run, totals) {
       target === null ? null : (totals.accuracy || 0) / target),
     tile("Loss", totals.test_loss === null ? NONE : number(totals.test_loss, 4), "", `in training ${totals.train_loss === null ? NONE : number(totals.train_loss, 4)}`),
     tile("Drive's throughput", short(totals.records_per_device_second), "records / device s", `mean of a drive, last round · ${clock}`),
-    tile("Array's throughput", short(totals.records_per_array_second), "records / array s", `link and waiting included · ${clock}`),
-    tile("Power", short(totals.watts), "W", `array, last round · in all ${joules(totals.joules)}, ${perRecord === null ? NONE : joules(perRecord)} per record · modelled`),
-    tile("Device time", ...split(seconds(totals.array_seconds)), `of the array · ${clock} · last round ${seconds(totals.last_array_seconds)}`),
+    tile("Array's throughput", short(totals.records_per_array_second), "records / array s", `link and waiting included · ${clock}${ends(bands.records_per_array_second, short)}`),
+    tile("Power", short(totals.watts), "W", `array, last round · in all ${joules(totals.joules)}${ends(bands.energy_joules, joules)}, ${perRecord === null ? NONE : joules(perRecord)} per record · modelled`),
+    tile("Device time", ...split(seconds(totals.array_seconds)), `of the array${ends(bands.array_seconds, seconds)} · ${clock} · last round ${seconds(totals.last_array_seconds)}`),
     tile("Cost of emulation", ...split(seconds(totals.wall_seconds)), `wall time · ${cost === null ? NONE : `${short(cost)} wall s per device s`}${meter}`, null, "cost"),
   ];
   const list = byId("tiles");
@@ -106,7 +107,7 @@ function showRounds({ run, rounds }) {
     ["round", (row) => number(row.round), true],
     ["accuracy", (row) => (row.accuracy === null ? NONE : number(row.accuracy, 4)), true],
     ["loss", (row) => (row.test_loss === null ? NONE : number(row.test_loss, 4)), true],
-    ["array s", (row) => short(row.array_seconds), true],
+    ["array s", (row) => short(row.array_seconds) + ends((row.bands || {}).array_seconds, short), true],
     ["wall s", (row) => short(row.wall_seconds), true],
     ["drives", (row) => number(row.drives), true, true],
     ["records / array s", (row) => short(row.records_per_array_second), true],

@@ -66,6 +66,34 @@ def test_cores_gain_no_more_than_their_dram_can_bring(profile: Profile, asked: f
             assert gain * asked * profile.clock_hertz.value <= bandwidth * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("band", "message"),
+    [
+        ("{low: 2 GHz, high: 3 GHz, source: drawn}", "low, value and high must be in this order"),
+        ("{low: 1 GHz, high: 0.5 GHz, source: drawn}", "low, value and high must be in this order"),
+        ("{low: 1 W, high: 3 GHz, source: drawn}", "clock.band.low"),
+        ("{low: 0 Hz, high: 3 GHz, source: drawn}", "clock.band.low: '0 Hz' is out of range"),
+        ("{low: 1 GHz, high: 3 GHz}", "clock.band.source"),
+        ("[1 GHz, 3 GHz]", "clock.band"),
+    ],
+)
+def test_a_band_that_holds_not_its_value_is_refused(tmp_path: Path, band: str, message: str) -> None:
+    (tmp_path / "mine.yaml").write_text(f"base: newport\nclock: {{value: 1.2 GHz, source: drawn, band: {band}}}\n")
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        read_profile(tmp_path / "mine.yaml", "mine", tmp_path)
+
+
+def test_a_band_is_inherited_with_its_figure_and_gone_with_another(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: newport\nclock: {value: 1.2 GHz, source: drawn}\n")
+    mine, newport = read_profile(tmp_path / "mine.yaml", "mine", tmp_path), get_profile("newport")
+    assert mine.clock_hertz.band is None
+    assert mine.link_bytes_per_second.band == newport.link_bytes_per_second.band is not None
+    low, high = newport.at("low"), newport.at("high")
+    assert low.clock_hertz.value > high.clock_hertz.value  # the fewest seconds
+    assert low.flash_latency_seconds.value < high.flash_latency_seconds.value
+    assert low.power.core_watts.value < newport.power.core_watts.value < high.power.core_watts.value
+
+
 def test_a_profile_needs_no_bandwidth_of_dram_and_gives_its_own_on(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("base: newport\ndram_bandwidth: {value: 3 GB/s, source: measured}\n")
     (tmp_path / "other.yaml").write_text("base: mine\n")

@@ -228,6 +228,13 @@ def test_a_bandwidth_of_dram_counts_with_cycles_alone(core_model: str) -> None:
     assert len(hashes) == (1 if core_model == "instructions" else 3)
 
 
+def test_a_band_moves_no_second() -> None:
+    profile = get_profile("newport")
+    exact = dataclasses.replace(profile, clock_hertz=dataclasses.replace(profile.clock_hertz, band=None))
+    array, job = ArrayConfig.model_validate(ARRAY), JobConfig.model_validate(JOB_FILE)
+    assert job_sha256(array, job, None, [profile]) == job_sha256(array, job, None, [exact])
+
+
 def test_the_header_names_every_field_of_a_state() -> None:
     tensors = {"weights", "strategy"}
     fields = {field for field in TrainingState.__dataclass_fields__ if field not in tensors}

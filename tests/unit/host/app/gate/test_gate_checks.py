@@ -15,11 +15,13 @@ from host.app.gate.gate_checks import (
     NO_CLOCK,
     ExpectedFigure,
     Verdict,
+    describe_cancelled,
     expect,
     format_band,
     judge,
     parse_bands,
 )
+from host.core.figure_bands import Band
 
 NAMES = st.sampled_from(sorted(KINDS))
 VALUES = st.floats(1e-6, 1e9)
@@ -151,3 +153,14 @@ def test_a_figure_with_two_bands_is_refused() -> None:
 
 def test_a_band_is_shown_in_percent() -> None:
     assert [format_band(band) for band in (0.01, 0.005, 0.3, 0.0)] == ["±1 %", "±0.5 %", "±30 %", "±0 %"]
+
+
+def test_bands_of_the_profiles_cancel_in_the_change_as_far_as_both_runs_have_them() -> None:
+    bands = {"records_per_device_second": Band(50.0, 200.0), "joules_per_record": Band(1.0, 4.0)}
+    expected = expect(MEASURED, "counted", {}, bands)
+    assert expected["accuracy"].profiles_band is None
+    told = describe_cancelled(expected, bands | {"records_per_device_second": Band(55.0, 220.0)})
+    assert [line.split(":")[0] for line in told] == ["records_per_device_second", "joules_per_record"]
+    assert "100.0%" in told[0]
+    assert "+10.00% to +10.00%" in told[0]
+    assert describe_cancelled(expected, {}) == describe_cancelled(expect(MEASURED, "counted", {}), bands) == []

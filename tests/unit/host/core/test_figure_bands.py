@@ -1,0 +1,43 @@
+"""Arithmetic of bands."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host.core.figure_bands import Band, cancelled_share, format_band, rate_band, ratio_band, sum_bands
+
+ends = st.tuples(st.floats(0.01, 1e3), st.floats(1.0, 10.0)).map(lambda two: Band(two[0], two[0] * two[1]))
+
+
+@given(one=ends, factor=st.floats(0.1, 10))
+def test_a_band_cancels_wholly_in_a_ratio_of_what_it_scales_alike(one: Band, factor: float) -> None:
+    ratio = ratio_band(one, Band(one.low * factor, one.high * factor))
+    assert (ratio.low, ratio.high) == pytest.approx((1 / factor, 1 / factor))
+    assert cancelled_share(one, Band(one.low * factor, one.high * factor)) == pytest.approx(1.0)
+
+
+@given(one=ends, value=st.floats(0.01, 1e3))
+def test_nothing_cancels_against_an_exact_figure(one: Band, value: float) -> None:
+    assert cancelled_share(one, Band(value, value)) == pytest.approx(0.0 if one.high > one.low else 1.0, abs=1e-9)
+
+
+@given(one=ends, other=ends)
+def test_a_ratio_lies_within_that_of_unrelated_figures(one: Band, other: Band) -> None:
+    ratio = ratio_band(one, other)
+    assert one.low / other.high <= ratio.low * (1 + 1e-12) <= ratio.high * (1 + 1e-11)
+    assert ratio.high <= one.high / other.low * (1 + 1e-12)
+    assert -1e-9 <= cancelled_share(one, other) <= 1.0
+
+
+def test_sums_need_all_their_parts_and_rates_turn_round() -> None:
+    part = {"array_seconds": Band(1.0, 2.0)}
+    assert sum_bands([part, {"array_seconds": Band(0.5, 3.0)}]) == {"array_seconds": Band(1.5, 5.0)}
+    assert sum_bands([part, {}]) == sum_bands([{}, part]) == sum_bands([]) == {}
+    assert rate_band(8, Band(2.0, 4.0)) == Band(2.0, 4.0)
+    assert rate_band(8, Band(0.0, 4.0)) == Band(2.0, 0.0)
+
+
+def test_a_band_stands_behind_its_figure_unless_it_is_one_point() -> None:
+    assert format_band("0.40", Band(0.314, 0.5249)) == "0.40 (0.314 to 0.525)"
+    assert format_band("1822.4", Band(773.4, 31184.2)) == "1822.4 (773 to 31184)"
+    assert format_band("2.0", Band(2.0, 2.0)) == format_band("2.0", None) == "2.0"
