@@ -12,7 +12,7 @@ from host.core.console import console, print_whole
 
 if TYPE_CHECKING:
     from csd_lab.reproduce.hypertune_result import Prediction, TrafficNeed
-    from csd_lab.reproduce.verdict import Verdict
+    from csd_lab.reproduce.verdict import HeadlineVerdict
 
 _NAMES = {
     "speedup": "speed-up",
@@ -26,7 +26,7 @@ _NAMES = {
 }
 
 
-def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+def print_verdicts(verdicts: Sequence[HeadlineVerdict]) -> None:
     """Print the verdict on each headline, and below the table why."""
     print_table(
         "Verdicts: published headlines against predictions that do not know them",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from csd_lab.reproduce.blind_inputs import BlindInputs
 from csd_lab.reproduce.blind_server import (
     TUNING,
     Band,
@@ -12,7 +11,6 @@ from csd_lab.reproduce.blind_server import (
     Circumstances,
     combine,
     host_rate,
-    input_bands,
     middle_of,
 )
 from csd_lab.reproduce.hypertune_result import Influence, Prediction
@@ -41,13 +39,13 @@ def evaluate(server: BlindServer, at: Circumstances) -> dict[str, float]:
     }
 
 
-def predict(server: BlindServer, inputs: BlindInputs) -> Iterator[Prediction]:
+def predict(server: BlindServer) -> Iterator[Prediction]:
     """Yield each of `FIGURES` for one model: the middle with all inputs at their values, the band by `combine`."""
-    bands = input_bands(inputs, server.model, server.cycles)
-    at = middle_of(bands)
+    at = middle_of(server.bands)
     middle = evaluate(server, at)
     ends = {
-        name: [evaluate(server, {**at, name: end}) for end in (low, high)] for name, (low, _, high) in bands.items()
+        name: [evaluate(server, {**at, name: end}) for end in (low, high)]
+        for name, (low, _, high) in server.bands.items()
     }
     for figure in FIGURES:
         pairs = {name: (one[figure], other[figure]) for name, (one, other) in ends.items()}

@@ -13,7 +13,7 @@ import numpy as np
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.timeline import Link
-from csd_emu.profiles import Power, Profile, Sourced, get_profile
+from csd_emu.profiles import Profile, Sourced, get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.calibration.cycle_counts import scaled
 from csd_emu.profiles.calibration.table_key import CYCLES_CORE
@@ -105,7 +105,7 @@ class BlindServer:
     accumulate gradients. So no figure rests on an extrapolated table.
     """
 
-    def __init__(self, model: str, store: CalibrationStore) -> None:
+    def __init__(self, model: str, store: CalibrationStore, inputs: BlindInputs) -> None:
         """Read the table of the reference core.
 
         Raises:
@@ -114,6 +114,8 @@ class BlindServer:
         self.model, self.load, self._store = model, model_load(model), store
         self.cycles = cycle_table(store.require(self.load.spec, self.load.shape))
         self.at_once = self.cycles.table.batches[-1]
+        self.bands = input_bands(inputs, model, self.cycles)
+        self._sources = {name: entry.source for name, entry in inputs.ranges()}
         self._bases: dict[int, Nodes] = {}
 
     def drive_seconds(self, at: Circumstances) -> Seconds:
@@ -133,7 +135,7 @@ class BlindServer:
             ConfigurationError: the smallest batch does not fit into a device.
         """
         worth = self.ratio(at) if ratio is None else ratio
-        base, drive, host = self._base(round(at["drives"])), self._drive(at), _host(at)
+        base, drive, host = self._base(round(at["drives"])), self._drive(at), self._host(at)
         table, factor = self.cycles.table, at[self.cycles.input_name]
         seconds, encode = self.drive_seconds(at), table.encode_seconds_median * table.scale(drive, "encode") * factor
         kinds = [
@@ -150,40 +152,44 @@ class BlindServer:
         return self._bases[drives]
 
     def _drive(self, at: Circumstances) -> Profile:
-        profile, power = get_profile(DRIVE), get_profile(DRIVE).power
+        profile = get_profile(DRIVE)
         return replace(
             profile,
-            clock_hertz=_input(at["drive_clock"] * 1e9),
-            parallel_efficiency=_input(at["parallel_efficiency"]),
-            link_bytes_per_second=_input(at["drive_link"] * 1e9),
-            power=_power(power, at["drive_idle"], at["drive_core"], at["drive_dram"]),
+            clock_hertz=self._figure(at, "drive_clock", 1e9),
+            parallel_efficiency=self._figure(at, "parallel_efficiency"),
+            link_bytes_per_second=self._figure(at, "drive_link", 1e9),
+            power=replace(
+                profile.power,
+                idle_watts=self._figure(at, "drive_idle"),
+                core_watts=self._figure(at, "drive_core"),
+                dram_watts=self._figure(at, "drive_dram"),
+            ),
         )
 
+    def _host(self, at: Circumstances) -> Profile:
+        """Return the host: all that its server draws without training is the chassis'."""
+        profile, none = get_profile(HOST_PROFILE), Sourced(0.0, "by definition: part of server_idle and host_added")
+        return replace(
+            profile,
+            ratio=None,
+            link_bytes_per_second=self._figure(at, "host_link", 1e9),
+            power=replace(
+                profile.power,
+                idle_watts=none,
+                core_watts=self._figure(at, "host_added", 1 / profile.cores.value),
+                dram_watts=none,
+            ),
+            chassis_watts=self._figure(at, "server_idle"),
+        )
 
-def _host(at: Circumstances) -> Profile:
-    """Return the host: all that its server draws without training is the chassis'."""
-    profile = get_profile(HOST_PROFILE)
-    return replace(
-        profile,
-        ratio=None,
-        link_bytes_per_second=_input(at["host_link"] * 1e9),
-        power=_power(profile.power, 0.0, at["host_added"] / profile.cores.value, 0.0),
-        chassis_watts=_input(at["server_idle"]),
-    )
+    def _figure(self, at: Circumstances, name: str, unit: float = 1.0) -> Sourced:
+        return Sourced(at[name] * unit, self._sources[name])
 
 
 def _kind(profile: Profile, base: NodeKind, seconds: Seconds, encode_seconds: float) -> NodeKind:
     known = base.costs.speed
     speed = SpeedTable(known.name, accumulated(seconds, encode_seconds, known.largest_batch), known.error)
     return NodeKind(profile, replace(base.costs, speed=speed, micro_batch=len(seconds)), encode_seconds)
-
-
-def _power(power: Power, idle_watts: float, core_watts: float, dram_watts: float) -> Power:
-    return replace(power, idle_watts=_input(idle_watts), core_watts=_input(core_watts), dram_watts=_input(dram_watts))
-
-
-def _input(value: float) -> Sourced:
-    return Sourced(value, "csd_lab/reproduce/blind_inputs.yaml")
 
 
 def server_config(drives: int = DRIVES) -> ArrayConfig:

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from csd_emu.util.renamed import Renamed, old_name_of
-from csd_lab.reproduce.verdict import Verdict
+from csd_lab.reproduce.verdict import HeadlineVerdict
 from host.monitoring.report.comparison import AssumedFigure, PublishedCheck
 
 EMULATED, SIMULATED, PUBLISHED_BASIS = "emulated", "simulated", "published"
@@ -200,7 +200,7 @@ class DisturbanceFigures(msgspec.Struct, frozen=True):
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """A published headline beside the predicted band, as releases before have it; `Verdict` says more.
+    """A published headline beside the predicted band, as releases before have it; `HeadlineVerdict` says more.
 
     `figure` is ``speedup``, ``energy_factor`` or ``traffic``: bytes over the host's link per record over those of the
     baseline.
@@ -241,7 +241,7 @@ class HypertuneReport(msgspec.Struct, frozen=True):
         wall_seconds: what it took.
     """
 
-    verdicts: list[Verdict]
+    verdicts: list[HeadlineVerdict]
     predictions: list[Prediction]
     traffic: list[TrafficNeed]
     inputs_frozen: str

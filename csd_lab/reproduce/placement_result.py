@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from csd_lab.reproduce.hypertune_result import SIMULATED
-from csd_lab.reproduce.verdict import Verdict
+from csd_lab.reproduce.verdict import HeadlineVerdict
 from host.core.device_time import WALL
 
 
@@ -152,4 +152,4 @@ class PlacementReport(msgspec.Struct, frozen=True):
     files: list[str]
     wall_seconds: float
     ran: list[RanPlacement] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[HeadlineVerdict] = []

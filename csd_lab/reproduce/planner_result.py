@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from csd_lab.reproduce.hypertune_result import SIMULATED
-from csd_lab.reproduce.verdict import Verdict
+from csd_lab.reproduce.verdict import HeadlineVerdict
 
 
 class Choosing(msgspec.Struct, frozen=True):
@@ -101,4 +101,4 @@ class PlannerReport(msgspec.Struct, frozen=True):
     notes: list[str]
     files: list[str]
     wall_seconds: float
-    verdicts: list[Verdict] = []
+    verdicts: list[HeadlineVerdict] = []

@@ -13,7 +13,7 @@ from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.progress import Progress
 from csd_lab.reproduce.blind_inputs import FROZEN_SHA256, BlindInputs, load_inputs
 from csd_lab.reproduce.blind_prediction import ENERGY, RATIO, SPEEDUP, TRAFFIC, best_of, predict
-from csd_lab.reproduce.blind_server import DRIVES, SERVER, BlindServer, input_bands, middle_of
+from csd_lab.reproduce.blind_server import DRIVES, SERVER, BlindServer, middle_of
 from csd_lab.reproduce.hypertune_result import (
     BatchEffect,
     Beside,
@@ -27,7 +27,7 @@ from csd_lab.reproduce.hypertune_result import (
 from csd_lab.reproduce.output import write_hypertune
 from csd_lab.reproduce.scaling import MODELS, describe_input, disturb, scale, vary_batch
 from csd_lab.reproduce.traffic import TARGET, traffic_needs
-from csd_lab.reproduce.verdict import Verdict, judge, undecidable
+from csd_lab.reproduce.verdict import HeadlineVerdict, judge, undecidable
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.simulation_report import assumptions
 from host.core.device_time import MODELLED
@@ -117,10 +117,10 @@ def simulate_model(
     model: str, store: CalibrationStore, frozen: BlindInputs, done: Simulated, progress: Progress
 ) -> None:
     """Add one model to `done`: its predictions, and its scaling over the predicted band of what a host is worth."""
-    server = BlindServer(model, store)
-    at = middle_of(input_bands(frozen, model, server.cycles))
+    server = BlindServer(model, store, frozen)
+    at = middle_of(server.bands)
     progress.stage(f"{model}: predictions")
-    predictions = list(predict(server, frozen))
+    predictions = list(predict(server))
     done.predictions += predictions
     done.inputs.append(describe_input(server, at))
     worth = next(row for row in predictions if row.figure == RATIO)
@@ -134,7 +134,7 @@ def simulate_model(
     done.disturbed += disturb(nodes)
 
 
-def judge_all(predictions: Sequence[Prediction], needs: Sequence[TrafficNeed]) -> Iterator[Verdict]:
+def judge_all(predictions: Sequence[Prediction], needs: Sequence[TrafficNeed]) -> Iterator[HeadlineVerdict]:
     """Yield the verdict on each headline of these papers."""
     for name in ("hypertune", "stannis", "solana"):
         result = PUBLISHED[name]
@@ -191,7 +191,7 @@ def drive_batches(scaling: Sequence[Scaling]) -> dict[str, int]:
     return batches
 
 
-def put_beside(verdicts: Sequence[Verdict]) -> Iterator[Beside]:
+def put_beside(verdicts: Sequence[HeadlineVerdict]) -> Iterator[Beside]:
     """Yield each headline with a predicted band, as releases before have it."""
     for row in verdicts:
         if row.low is not None and row.middle is not None and row.high is not None:

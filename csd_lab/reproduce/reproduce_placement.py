@@ -32,7 +32,7 @@ from csd_lab.bench.placement.placements import count_wire
 from csd_lab.reproduce.blind_server import DRIVE, HOST_PROFILE
 from csd_lab.reproduce.output import write_placement
 from csd_lab.reproduce.placement_result import PlacementReport, Placing, PublishedPlacement, RanPlacement, Traffic
-from csd_lab.reproduce.verdict import Verdict, undecidable
+from csd_lab.reproduce.verdict import HeadlineVerdict, undecidable
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.core.device_time import MODELLED, TableModel, gradient_seconds, host_model, micro_batch_counts
 from host.policies.split.choose_cut import HEAVY, decide
@@ -262,7 +262,7 @@ def put_beside(placing: Sequence[Placing]) -> list[PublishedPlacement]:
     return [PublishedPlacement(source, published, low, best.speedup, at) for source, published, _ in PUBLISHED]
 
 
-def judge_headlines(placing: Sequence[Placing]) -> list[Verdict]:
+def judge_headlines(placing: Sequence[Placing]) -> list[HeadlineVerdict]:
     """Return the verdict on each headline; what they take to be predicted could not be read."""
     low, high = min(row.speedup for row in placing), max(row.speedup for row in placing)
     missing = (

@@ -19,7 +19,7 @@ REPRODUCED, NOT_REPRODUCED, UNDECIDABLE = "reproduced", "not reproduced", "undec
 WIDEST = 2.0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class HeadlineVerdict(msgspec.Struct, frozen=True):
     """One headline.
 
     Attributes:
@@ -41,7 +41,9 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str
 
 
-def judge(source: str, figure: str, published: float, band: tuple[float, float, float], reason: str = "") -> Verdict:
+def judge(
+    source: str, figure: str, published: float, band: tuple[float, float, float], reason: str = ""
+) -> HeadlineVerdict:
     """Return the verdict on a headline with a predicted band, 0 < low <= middle <= high; `reason` goes behind ours."""
     low, middle, high = band
     text = f"predicted {low:.3g} to {high:.3g}"
@@ -52,9 +54,9 @@ def judge(source: str, figure: str, published: float, band: tuple[float, float, 
         verdict, text = UNDECIDABLE, f"{text}, a factor of {high / low:.2g}: too wide to say anything"
     else:
         verdict, text = REPRODUCED, f"{text}, and the headline lies within"
-    return Verdict(source, figure, published, low, middle, high, verdict, f"{text}{reason}")
+    return HeadlineVerdict(source, figure, published, low, middle, high, verdict, f"{text}{reason}")
 
 
-def undecidable(source: str, figure: str, published: float, missing: str) -> Verdict:
+def undecidable(source: str, figure: str, published: float, missing: str) -> HeadlineVerdict:
     """Return the verdict on a headline for which something could not be read: `missing`, a sentence."""
-    return Verdict(source, figure, published, None, None, None, UNDECIDABLE, missing)
+    return HeadlineVerdict(source, figure, published, None, None, None, UNDECIDABLE, missing)

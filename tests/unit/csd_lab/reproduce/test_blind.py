@@ -23,7 +23,6 @@ from csd_lab.reproduce.blind_server import (
     combine,
     cycle_table,
     host_rate,
-    input_bands,
     middle_of,
 )
 from csd_lab.reproduce.hypertune_result import Prediction
@@ -37,9 +36,8 @@ TEXT = (resources.files("csd_lab.reproduce") / "blind_inputs.yaml").read_text(en
 INPUTS = load_inputs()
 STORE = CalibrationStore(Path("/nonexistent"))
 MODEL = "mobilenet_v2"
-SERVER = BlindServer(MODEL, STORE)
-BANDS = input_bands(INPUTS, MODEL, SERVER.cycles)
-AT = middle_of(BANDS)
+SERVER = BlindServer(MODEL, STORE, INPUTS)
+AT = middle_of(SERVER.bands)
 # Which way each input moves the figure.
 DIRECTIONS = {
     "host_rate": {"published_rate": 1, "host_clock": 1, "host_software": 1},
@@ -94,13 +92,13 @@ def test_inputs_that_make_no_sense_are_refused(old: str, new: str, says: str) ->
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_has_a_rate_and_every_band_its_value(model: str) -> None:
-    table = cycle_table(STORE.require(BlindServer(model, STORE).load.spec, BlindServer(model, STORE).load.shape))
-    bands = input_bands(INPUTS, model, table)
+    server = BlindServer(model, STORE, INPUTS)
+    bands = server.bands
     for low, value, high in bands.values():
         assert 0 < low <= value <= high
     assert ("relative" in bands) == all(entry.model != model for entry in INPUTS.throughputs)
     assert host_rate(middle_of(bands)) > 0
-    assert table.input_name in bands
+    assert server.cycles.input_name in bands
     assert len({"measured_cycles", "assumed_cycles"} & set(bands)) == 1
 
 
@@ -118,6 +116,10 @@ def test_the_ratio_is_what_the_host_has_over_a_drive() -> None:
     assert found["speedup"] < 1 + AT["drives"] / found["ratio"]
     nodes = SERVER.nodes(AT)
     assert nodes.host.profile.ratio is None
+    # What is assumed of an input is among the assumed figures of the profile.
+    assumed = {entry.figure for entry in nodes.kinds[0].profile.entries() if entry.assumed}
+    assert {"link_bytes_per_second", "clock_hertz", "power.dram_watts"} <= assumed
+    assert not {"parallel_efficiency", "power.core_watts"} & assumed
     host, drive = nodes.host.speed.step_seconds, nodes.kinds[0].speed.step_seconds
     assert host * nodes.ratio == pytest.approx(drive)
     # The array's own profile, and what users' arrays rest on, is left alone.
@@ -126,13 +128,13 @@ def test_the_ratio_is_what_the_host_has_over_a_drive() -> None:
 
 
 def test_a_band_holds_what_each_input_can_do_alone() -> None:
-    for row in predict(SERVER, INPUTS):
+    for row in predict(SERVER):
         assert row.low <= row.middle <= row.high
         for each in row.influences:
             assert row.low * (1 - 1e-9) <= each.low <= each.high <= row.high * (1 + 1e-9)
         widths = [each.high / each.low for each in row.influences]
         assert widths == sorted(widths, reverse=True)
-    assert [row.figure for row in predict(SERVER, INPUTS)] == list(FIGURES)
+    assert [row.figure for row in predict(SERVER)] == list(FIGURES)
 
 
 @given(positive, st.lists(st.tuples(positive, positive), max_size=6), st.tuples(positive, positive))

@@ -10,7 +10,7 @@ from csd_emu.perfmodel.power import PUBLISHED
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_lab.reproduce.blind_inputs import load_inputs
 from csd_lab.reproduce.blind_prediction import FIGURES, RATIO, predict
-from csd_lab.reproduce.blind_server import DRIVES, TUNING, BlindServer, input_bands, middle_of, model_load
+from csd_lab.reproduce.blind_server import DRIVES, TUNING, BlindServer, middle_of, model_load
 from csd_lab.reproduce.hypertune_result import DisturbanceFigures, HypertuneReport, Prediction, Scaling
 from csd_lab.reproduce.output import write_hypertune
 from csd_lab.reproduce.reproduce_hypertune import drive_batches, host_shares, judge_all, put_beside
@@ -35,13 +35,13 @@ from firmware_agent.common.errors import EnvironmentUnfit
 STORE = CalibrationStore(Path("/nonexistent"))
 MODEL = "squeezenet"
 INPUTS = load_inputs()
-SERVER = BlindServer(MODEL, STORE)
-AT = middle_of(input_bands(INPUTS, MODEL, SERVER.cycles))
+SERVER = BlindServer(MODEL, STORE, INPUTS)
+AT = middle_of(SERVER.bands)
 
 
 @pytest.fixture(scope="module")
 def predictions() -> list[Prediction]:
-    return list(predict(SERVER, INPUTS))
+    return list(predict(SERVER))
 
 
 @pytest.fixture(scope="module")
