@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from csd_lab.cli.simulate import print_assumed
+from csd_lab.cli.verdict_tables import print_predictions, print_table, print_traffic_needs, print_verdicts
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
-from host.core.console import StageProgress, console, print_json, print_whole
+from host.core.console import StageProgress, console, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
-    from csd_lab.reproduce.hypertune_result import BatchEffect, DisturbanceFigures, HypertuneReport, Scaling
+    from csd_lab.reproduce.hypertune_result import (
+        BatchEffect,
+        DisturbanceFigures,
+        HypertuneReport,
+        Scaling,
+    )
     from csd_lab.reproduce.placement_result import PlacementReport, Placing, RanPlacement
     from csd_lab.reproduce.planner_result import PlannerReport
 
@@ -89,7 +94,8 @@ def planner(
 
 
 def print_planner_reproduction(report: PlannerReport) -> None:
-    """Print headlines, everyone's figures, sensitivities, and notes."""
+    """Print verdicts, headlines, everyone's figures, sensitivities, and notes."""
+    print_verdicts(report.verdicts)
     print_table(
         "Published beside ours",
         ("published result", "what", "published", "ours"),
@@ -120,7 +126,8 @@ def _percent(row: object, *names: str) -> list[str]:
 
 
 def print_placement_reproduction(report: PlacementReport) -> None:
-    """Print headlines, traffic, one table per model, and notes."""
+    """Print verdicts, headlines, traffic, one table per model, and notes."""
+    print_verdicts(report.verdicts)
     _print_traffic(report)
     for model in dict.fromkeys(row.model for row in report.placing):
         _print_placing([row for row in report.placing if row.model == model])
@@ -200,29 +207,20 @@ def _cell(row: Placing) -> str:
     return f"{row.wire_over_compute:.2g}: {layer}"
 
 
-_NAMES = {"speedup": "speed-up", "energy_factor": "energy factor", "traffic": "link traffic"}
-
-
 def print_hypertune(report: HypertuneReport) -> None:
-    """Print headlines, inputs, one table per model, batches, disturbances, watts, notes and assumptions."""
+    """Print verdicts, predictions, traffic, inputs, a table per model, batches, disturbances, watts, and notes."""
+    print_verdicts(report.verdicts)
+    frozen = f"{report.inputs_frozen} (SHA-256 {report.inputs_sha256[:12]})"
+    console.print(f"predicted from inputs that were frozen {frozen}; none is of these papers", soft_wrap=True)
+    print_predictions(report.predictions)
+    print_traffic_needs(report.traffic)
     _print_inputs(report)
     for model in dict.fromkeys(row.model for row in report.scaling):
         _print_scaling([row for row in report.scaling if row.model == model])
     _print_batches(report.batches)
     _print_disturbed(report.disturbed)
-    _print_beside(report)
     _print_needed(report)
     print_end(report)
-
-
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 0) -> None:
-    """Print a table of figures; the first `left` columns are text, and a row without cells is a line."""
-    table = Table(title=title, title_justify="left")
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number < left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row) if row else table.add_section()
-    print_whole(table)
 
 
 def print_end(report: HypertuneReport | PlacementReport | PlannerReport) -> None:
@@ -237,14 +235,15 @@ def print_end(report: HypertuneReport | PlacementReport | PlannerReport) -> None
 
 def _print_inputs(report: HypertuneReport) -> None:
     print_table(
-        "What it rests on: one drive (emulated: counted seconds, scaled)",
-        ("model", "measured batches", "records/s", "memory", "state", "record", "basis"),
+        "What it rests on: one drive (emulated: counted seconds in cycles, scaled)",
+        ("model", "measured batches", "records/s", "memory", "state", "record", "cycles", "basis"),
         (
             (
                 row.model,
                 ",".join(map(str, row.measured_batches)),
                 f"{row.drive_records_per_second:.3g}",
                 *map(format_bytes, (row.peak_memory_bytes, row.state_bytes, row.record_bytes)),
+                row.cycles,
                 row.basis,
             )
             for row in report.inputs
@@ -269,7 +268,7 @@ def _print_scaling(rows: Sequence[Scaling]) -> None:
         )
 
     print_table(
-        f"{rows[0].model} (simulated): a host is worth {ratios[1]:.3g} drives ({ratios[-1]:g} to {ratios[0]:g})",
+        f"{rows[0].model} (simulated): a host is worth {ratios[1]:.3g} drives ({ratios[-1]:.3g} to {ratios[0]:.3g})",
         ("drives", "batch, host's", "records/s", "J/record", "link/record", "speed-up", "energy factor"),
         map(shown, dict.fromkeys(row.drives for row in rows)),
     )
@@ -325,24 +324,6 @@ def _print_disturbed(rows: Sequence[DisturbanceFigures]) -> None:
         (shown(row) for row in rows if row.model == rows[0].model),
     )
     console.print("found: slow steps until the new batches were in force; HyperTune, after: those steps included")
-
-
-def _print_beside(report: HypertuneReport) -> None:
-    print_table(
-        f"Published beside ours: {report.server}, all drives, all models",
-        ("published result", "figure", "published", "ours: band", "ours: middle"),
-        (
-            (
-                row.source,
-                _NAMES[row.figure],
-                f"{row.published:.3g}",
-                f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})",
-                f"{row.ours_middle:.2f}",
-            )
-            for row in report.beside
-        ),
-        left=1,
-    )
 
 
 def _print_needed(report: HypertuneReport) -> None:

@@ -1,7 +1,8 @@
 """Structure of what `csd-emu reproduce hypertune` prints; see docs/reproduce.md.
 
 `basis` says where a figure comes from: ``published``, ``emulated`` (counted in a virtual machine, scaled to the drive),
-or ``simulated`` (timeline and power model over emulated seconds). Nothing was measured on a real drive.
+or ``simulated`` (timeline and power model over emulated seconds and the inputs of `blind_inputs.yaml`). Nothing was
+measured on a real drive.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from csd_emu.util.renamed import Renamed, old_name_of
+from csd_lab.reproduce.verdict import HeadlineVerdict
 from host.monitoring.report.comparison import AssumedFigure, PublishedCheck
 
 EMULATED, SIMULATED, PUBLISHED_BASIS = "emulated", "simulated", "published"
@@ -29,6 +31,7 @@ class ModelInput(Renamed, frozen=True):
         record_bytes: of one image and its label.
         batch_statistics: whether batch normalisation sees only what is computed at once.
         basis: of the rate.
+        cycles: per instruction, ``measured`` by the core model or ``assumed``.
     """
 
     model: str
@@ -40,6 +43,7 @@ class ModelInput(Renamed, frozen=True):
     record_bytes: int
     batch_statistics: bool
     basis: str = EMULATED
+    cycles: str = ""
     drive_images_per_second: Annotated[float, old_name_of("drive_records_per_second")] = 0.0
 
 
@@ -80,6 +84,67 @@ class Scaling(Renamed, frozen=True):
     images_per_second: Annotated[float, old_name_of("records_per_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
     link_bytes_per_image: Annotated[float, old_name_of("link_bytes_per_record")] = 0.0
+
+
+class Influence(msgspec.Struct, frozen=True):
+    """What one input makes of a prediction, all others at their values: the lower and the higher result."""
+
+    input: str
+    low: float
+    high: float
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """A figure of one model, predicted from `blind_inputs.yaml` and a drive's cycles; all drives compute.
+
+    Attributes:
+        model: of the zoo.
+        figure: ``host_rate`` and ``drive_rate`` (records a second), ``ratio`` of the two, ``speedup``,
+            ``energy_factor``, or ``traffic``, bytes over the host's link per record over those of the baseline.
+        low, middle, high: the band.
+        cycles: per instruction of the drive, ``measured`` or ``assumed``.
+        influences: of inputs, those that matter most first.
+        basis: of all this.
+    """
+
+    model: str
+    figure: str
+    low: float
+    middle: float
+    high: float
+    cycles: str
+    influences: list[Influence]
+    basis: str = SIMULATED
+
+
+class TrafficNeed(msgspec.Struct, frozen=True):
+    """What it takes that the array moves 68 % fewer bytes over the host's link (`csd_lab.reproduce.traffic`).
+
+    Attributes:
+        model: of the zoo.
+        case: who trains.
+        host_share: h, of the records.
+        exchange_bytes: E, weights and gradients of one drive and step.
+        record_bytes: r, of one image and its label.
+        needed_bytes: the least b r; null if none is enough.
+        drive_batch: the least batch of a drive, with records of `record_bytes`; null if none is enough.
+        global_batch: of all drives and the host then.
+        at_batch: a drive's batch, by STANNIS.
+        at_batch_record_bytes: the least size of a record with that batch; null if none is enough.
+        holds: with a global batch up to 32,768, or with records up to 10 MB.
+    """
+
+    model: str
+    case: str
+    host_share: float
+    exchange_bytes: int
+    record_bytes: int
+    needed_bytes: float | None
+    drive_batch: int | None
+    global_batch: int | None
+    at_batch: int
+    at_batch_record_bytes: float | None
+    holds: bool
 
 
 class BatchEffect(msgspec.Struct, frozen=True):
@@ -135,11 +200,10 @@ class DisturbanceFigures(msgspec.Struct, frozen=True):
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """A published headline beside ours with all drives, over the band and the models.
+    """A published headline beside the predicted band, as releases before have it; `HeadlineVerdict` says more.
 
     `figure` is ``speedup``, ``energy_factor`` or ``traffic``: bytes over the host's link per record over those of the
-    baseline. `ours_low` to `ours_high` are the smallest and the largest of them; `ours_middle` is the mean over the
-    models in the middle of the band.
+    baseline.
     """
 
     source: str
@@ -156,12 +220,19 @@ class HypertuneReport(msgspec.Struct, frozen=True):
     """`csd-emu reproduce hypertune`.
 
     Attributes:
+        verdicts: on every headline.
+        predictions: per model, which verdicts rest on.
+        traffic: at which record size and batch the published traffic holds.
+        inputs_frozen: when the inputs of the predictions were, YYYY-MM-DD.
+        inputs_sha256: of their file.
+        core_model: that drives' seconds are of.
         server: host and drives.
         clock: of all seconds but `wall_seconds`.
         beside: published headlines and ours.
         needed: which watts published results leave to each drive, against those assumed; middle of the band.
         inputs: what each model's figures rest on.
-        scaling: speed, energy and traffic against the number of computing drives, over the band.
+        scaling: speed, energy and traffic against the number of computing drives, over the predicted band of what a
+            host is worth.
         batches: what the batch does to it.
         disturbed: the disturbance experiment.
         notes: what to know when reading all this.
@@ -170,6 +241,12 @@ class HypertuneReport(msgspec.Struct, frozen=True):
         wall_seconds: what it took.
     """
 
+    verdicts: list[HeadlineVerdict]
+    predictions: list[Prediction]
+    traffic: list[TrafficNeed]
+    inputs_frozen: str
+    inputs_sha256: str
+    core_model: str
     server: str
     clock: str
     beside: list[Beside]

@@ -22,6 +22,8 @@ R = TypeVar("R", HypertuneReport, PlacementReport, PlannerReport)
 def write_hypertune(report: HypertuneReport, folder: Path) -> HypertuneReport:
     """Write tables, charts and the report itself; see `write_report`."""
     contents = {
+        "verdicts.csv": csv_of(report.verdicts),
+        "traffic.csv": csv_of(report.traffic),
         "scaling.csv": csv_of(report.scaling),
         "batches.csv": csv_of([row.figures for row in report.batches], chosen=[row.chosen for row in report.batches]),
         "disturbance.csv": csv_of(report.disturbed),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from csd_lab.reproduce.hypertune_result import SIMULATED
+from csd_lab.reproduce.verdict import HeadlineVerdict
 from host.core.device_time import WALL
 
 
@@ -139,6 +140,7 @@ class PlacementReport(msgspec.Struct, frozen=True):
         files: that were written.
         wall_seconds: what it took.
         ran: scaled models on the clock ``wall``; none unless it was asked for.
+        verdicts: on every headline.
     """
 
     clock: str
@@ -150,3 +152,4 @@ class PlacementReport(msgspec.Struct, frozen=True):
     files: list[str]
     wall_seconds: float
     ran: list[RanPlacement] = []
+    verdicts: list[HeadlineVerdict] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from csd_lab.reproduce.hypertune_result import SIMULATED
+from csd_lab.reproduce.verdict import HeadlineVerdict
 
 
 class Choosing(msgspec.Struct, frozen=True):
@@ -86,6 +87,7 @@ class PlannerReport(msgspec.Struct, frozen=True):
         notes: what to know when reading all this.
         files: that were written.
         wall_seconds: what it took.
+        verdicts: on every headline.
     """
 
     clock: str
@@ -99,3 +101,4 @@ class PlannerReport(msgspec.Struct, frozen=True):
     notes: list[str]
     files: list[str]
     wall_seconds: float
+    verdicts: list[HeadlineVerdict] = []

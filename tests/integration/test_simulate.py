@@ -191,10 +191,13 @@ def test_hypertune_is_reproduced_with_every_figure_marked(
     }
     assert {row["basis"] for row in report["scaling"] + report["disturbed"]} == {"simulated"}
     assert {row["basis"] for row in report["inputs"]} == {"emulated"}
+    assert {row["verdict"] for row in report["verdicts"]} <= {"reproduced", "not reproduced", "undecidable"}
+    assert all(row["reason"] for row in report["verdicts"])
     assert len(report["needed"]) == 3
     assert report["assumed"]
     assert {path.name for path in folder.iterdir()} == {Path(name).name for name in report["files"]}
     print_hypertune(msgspec.convert(report, HypertuneReport))
     printed = capsys.readouterr().out
-    for words in ("Published beside ours", "needed", "impossible", "assumed", "squeezenet", report["files"][0]):
+    headings = ("Verdicts", "not reproduced", "Predicted", "needed", "impossible", "assumed")
+    for words in (*headings, "squeezenet", report["files"][0]):
         assert words in printed

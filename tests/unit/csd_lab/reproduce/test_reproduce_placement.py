@@ -15,10 +15,12 @@ from csd_lab.reproduce.reproduce_placement import (
     NOTES,
     describe_traffic,
     first_linear,
+    judge_headlines,
     place_one,
     put_beside,
     step_bytes,
 )
+from csd_lab.reproduce.verdict import UNDECIDABLE
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
@@ -107,3 +109,12 @@ def test_traffic_grows_with_all_that_it_has(parameters: float, batch: int, cross
 def test_derived_ratios(parameters: tuple[int, int], batch: int, activations: int, ratio: float) -> None:
     cut = step_bytes(4 * parameters[0], batch, 4 * activations)
     assert step_bytes(4 * sum(parameters), batch, 0) / cut == pytest.approx(ratio, rel=0.005)
+
+
+def test_headlines_that_nothing_can_be_predicted_for_are_undecidable(report: PlacementReport) -> None:
+    verdicts = judge_headlines(report.placing)
+    assert [row.source for row in verdicts] == [row.source for row in report.beside]
+    assert {row.verdict for row in verdicts} == {UNDECIDABLE}
+    for row, beside in zip(verdicts, report.beside, strict=True):
+        assert f"{beside.ours_low:.2f} to {beside.ours_high:.2f} over ours" in row.reason
+        assert beside.published.endswith(f"{row.published:g}")

@@ -12,6 +12,7 @@ from csd_lab.cli.reproduce import print_planner_reproduction
 from csd_lab.reproduce.output import write_planner
 from csd_lab.reproduce.planner_result import PlannerReport
 from csd_lab.reproduce.reproduce_planner import OURS, make_report
+from csd_lab.reproduce.verdict import UNDECIDABLE
 from firmware_agent.common.errors import EnvironmentUnfit
 
 
@@ -41,6 +42,11 @@ def test_ours_stands_beside_what_was_published(report: PlannerReport) -> None:
     gu, hapi = report.beside
     assert (gu.published, gu.ours) == (0.7667, 0.75)
     assert (hapi.published, hapi.ours) == (0.868, 0.75)
+    assert [(row.source, row.published, row.verdict) for row in report.verdicts] == [
+        (gu.source, gu.published, UNDECIDABLE),
+        (hapi.source, hapi.published, UNDECIDABLE),
+    ]
+    assert "the method hits 100.0% (Gu et al.: 1 step of every configuration)" in report.verdicts[0].reason
     assert (report.cases, report.hard_cases, report.seed) == (4, 3, 7)
     assert report.hit_rate_hard == pytest.approx(2 / 3)
     shown = [*report.beside, *report.choosing, *report.sensitivity]
