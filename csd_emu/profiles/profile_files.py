@@ -23,7 +23,7 @@ WATTS = {"W": 1.0, "mW": 1e-3, "kW": 1e3}
 JOULES_PER_BYTE = {"J/B": 1.0, "mJ/B": 1e-3, "uJ/B": 1e-6, "nJ/B": 1e-9, "pJ/B": 1e-12}
 _NUMBER: dict[str, float] = {}
 _BUILT_IN = (
-    *("newport", "solana", "generic-a53", "raspberry-pi-3-b-plus", "raspberry-pi-zero-2-w", "rk3399-little"),
+    *("newport", "solana", "generic-a53", "raspberry-pi-3-b-plus", "raspberry-pi-zero-2-w", "rk3399-little", "am625"),
     "xeon-4108",
 )
 _ENDS = "low", "high"
