@@ -15,6 +15,7 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import JobFile, Json, TunerOption
 from host.core.console import StageProgress, console, print_json, print_whole
+from host.core.figure_bands import format_band
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -76,14 +77,15 @@ def print_simulation(report: SimulateReport) -> None:
     for run in report.runs:
         table.add_row(
             f"{run.ratio:g} drives",
-            f"{run.records_per_second:.4g}",
-            f"{run.joules_per_record:.4g}",
+            format_band(f"{run.records_per_second:.4g}", run.bands.get("records_per_second")),
+            format_band(f"{run.joules_per_record:.4g}", run.bands.get("joules_per_record")),
             format_bytes(run.link_bytes_per_record),
             f"{run.step_seconds[1]:.4g}",
-            f"{run.speedup:.3g}",
-            f"{run.energy_factor:.3g}",
+            format_band(f"{run.speedup:.3g}", run.bands.get("speedup")),
+            format_band(f"{run.energy_factor:.3g}", run.bands.get("energy_factor")),
         )
     print_whole(table)
+    console.print("in brackets: with the profiles' figures at either end of their bands", soft_wrap=True)
     middle = report.runs[len(report.runs) // 2]
     print_classes(middle.classes, middle.ratio)
     base = middle.baseline

@@ -13,6 +13,7 @@ from csd_emu.perfmodel.host_node import link_of
 from csd_emu.perfmodel.timeline import Link
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
@@ -94,6 +95,7 @@ def make_nodes(
     sync: SyncSection,
     ratio: RatioName = "middle",
     drives: int | None = None,
+    end: End | None = None,
 ) -> Nodes:
     """Return the nodes of a simulation.
 
@@ -104,6 +106,7 @@ def make_nodes(
         sync: bounds of batches.
         ratio: which end of the host's band.
         drives: how many; the array's own are repeated in turn. None for the array's.
+        end: of the bands of the profiles' figures at which all stand; None: the figures themselves.
 
     Raises:
         CalibrationError: a table is missing or damaged.
@@ -113,22 +116,23 @@ def make_nodes(
         raise ConfigurationError(f"--drives {drives}: must be between 1 and {MOST_DRIVES}")
     # The baseline needs the host's figures, whether it takes part or not.
     complete = config.model_copy(update={"host": config.host.model_copy(update={"trains": True})})
-    classes = device_classes(complete, store.counting(complete.core_model).of(load.spec, load.shape), sync, ratio)
+    tables = store.counting(complete.core_model).of(load.spec, load.shape)
+    classes = device_classes(complete, tables, sync, ratio, end=end)
     pattern = config.list_devices()
     count = len(pattern) if drives is None else drives
     numbers: dict[str, int] = {}
     for device in pattern:
         numbers.setdefault(device.profile, len(numbers))
-    host = get_profile(config.host.profile)
+    host = _profile(config.host.profile, end)
     by_profile = {device.profile: classes[device.name] for device in pattern}
-    kinds = [_kind(get_profile(name), by_profile[name], 1.0) for name in numbers]
+    kinds = [_kind(_profile(name, end), by_profile[name], 1.0, end) for name in numbers]
     worth = float(getattr(host.ratio, ratio).value) if host.ratio is not None else 1.0
     own = np.array([numbers[device.profile] for device in pattern])
     trains = config.host.trains
     kind_of = np.concatenate([np.resize(own, count), np.full(int(trains), len(kinds))])
     return Nodes(
         names=[*_names(config, count), *([HOST] if trains else [])],
-        kinds=[*kinds, _kind(host, classes[HOST], worth)],
+        kinds=[*kinds, _kind(host, classes[HOST], worth, end)],
         kind_of=kind_of,
         trains=trains,
         link=link_of(config.link, host),
@@ -137,9 +141,14 @@ def make_nodes(
     )
 
 
-def _kind(profile: Profile, costs: DeviceClass, worth: float) -> NodeKind:
+def _profile(name: str, end: End | None) -> Profile:
+    """Return a profile, or what it is at an end of its figures' bands."""
+    return get_profile(name) if end is None else get_profile(name).at(end)
+
+
+def _kind(profile: Profile, costs: DeviceClass, worth: float, end: End | None) -> NodeKind:
     table = costs.memory.table
-    unit = get_profile(HOST_UNIT) if profile.ratio is not None else profile
+    unit = _profile(HOST_UNIT, end) if profile.ratio is not None else profile
     return NodeKind(profile, costs, table.encode_seconds_median * table.scale(unit, "encode") / worth)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from csd_emu.util.renamed import Renamed, old_name_of
+from host.core.figure_bands import Band
 from host.monitoring.report.comparison import AssumedFigure
 
 
@@ -68,6 +69,8 @@ class SimulatedRun(Renamed, frozen=True):
         baseline: the host alone.
         speedup: `records_per_second` over the baseline's.
         energy_factor: the baseline's `joules_per_record` over ours.
+        bands: of ``array_seconds``, ``records_per_second``, ``joules_per_record``, ``speedup`` and ``energy_factor``,
+            with the figures of all profiles at either end of theirs; of the middle of the host's band alone.
     """
 
     ratio: float
@@ -84,6 +87,7 @@ class SimulatedRun(Renamed, frozen=True):
     baseline: SimulatedBaseline
     speedup: float
     energy_factor: float
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images: Annotated[int, old_name_of("records")] = 0
     images_per_second: Annotated[float, old_name_of("records_per_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0

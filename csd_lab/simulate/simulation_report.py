@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any, get_args
 
+import msgspec.structs
 import numpy as np
 
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.perfmodel.host_node import MEMORY_BYTES_PER_SECOND
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from csd_emu.util.progress import Progress
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.outages import Outages
@@ -34,6 +36,7 @@ from csd_lab.simulate.tree import Tree
 from csd_lab.simulate.tree_steps import TreeStepModel
 from csd_lab.simulate.tuners import make_tuner
 from host.core.device_time import MODELLED
+from host.core.figure_bands import Band
 from host.core.tuning.batch_tuner import Batches
 from host.monitoring.report.compare_baseline import list_assumptions
 from host.monitoring.report.comparison import AssumedFigure
@@ -51,8 +54,9 @@ def report_simulation(
         CsdError: a table is missing, a batch does not fit, or a disturbance is of an unknown node.
     """
     begin, config = time.monotonic(), request.config
+    ratios = _ratios(request)
     done: list[tuple[Tree, SimulationTrace]] = []
-    for ratio in _ratios(request):
+    for ratio in ratios:
         tree = request.tree(store, ratio)
         if not done or tree.trains:  # a host that does not train is as slow as it likes
             progress.stage(f"simulate {request.steps} steps of {len(tree.names)} nodes, ratio {tree.ratio:g}")
@@ -70,10 +74,12 @@ def report_simulation(
         "assumed": _assumed(config, tree),
     }
     if config is None:
+        runs = [describe_array(*run) for run in done]
+        runs[len(runs) // 2] = _with_bands(request, store, runs[len(runs) // 2], progress)
         return SimulateReport(
             array=request.name,
             host_trains=tree.trains,
-            runs=[describe_array(*run) for run in done],
+            runs=runs,
             wall_seconds=time.monotonic() - begin,
             **both,
         )
@@ -87,6 +93,22 @@ def report_simulation(
         wall_seconds=time.monotonic() - begin,
         **both,
     )
+
+
+_BANDED = ("array_seconds", "records_per_second", "joules_per_record", "speedup", "energy_factor")
+
+
+def _with_bands(
+    request: SimulationRequest, store: CalibrationStore, run: SimulatedRun, progress: Progress
+) -> SimulatedRun:
+    """Return the run with its bands: it is simulated again at each end of those of the profiles' figures."""
+    ends = []
+    for end in get_args(End):
+        progress.stage(f"simulate with the profiles' figures at the {end} end of their bands")
+        tree = request.tree(store, "middle", end)
+        ends.append(describe_array(tree, run_request(request, tree)))
+    each = {name: sorted(getattr(one, name) for one in ends) for name in _BANDED}
+    return msgspec.structs.replace(run, bands={name: Band(*values) for name, values in each.items()})
 
 
 def run_request(request: SimulationRequest, tree: Tree) -> SimulationTrace:

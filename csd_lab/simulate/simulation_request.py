@@ -9,6 +9,7 @@ from pathlib import Path
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from csd_emu.util.config_files import load_config
 from csd_lab.simulate.nodes import make_nodes
 from csd_lab.simulate.tree import Tree, array_tree, make_tree
@@ -52,17 +53,17 @@ class SimulationRequest:
         """In the servers file, or in that of the array by itself."""
         return self.config.name if self.config is not None else next(iter(self.arrays.values())).name
 
-    def tree(self, store: CalibrationStore, ratio: RatioName) -> Tree:
-        """Return the nodes, if hosts are worth the end `ratio` of their band.
+    def tree(self, store: CalibrationStore, ratio: RatioName, end: End | None = None) -> Tree:
+        """Return the nodes, if hosts are worth the end `ratio` of their band and profiles stand at `end` of theirs.
 
         Raises:
             CalibrationError: a table is missing or damaged.
             ConfigurationError: the smallest batch does not fit into a device, or there are too many drives.
         """
         if self.config is not None:
-            return make_tree(self.config, self.arrays, self.load, store, self.job.sync, ratio)
+            return make_tree(self.config, self.arrays, self.load, store, self.job.sync, ratio, end)
         (array,) = self.arrays.values()
-        return array_tree(make_nodes(array, self.load, store, self.job.sync, ratio, self.drives))
+        return array_tree(make_nodes(array, self.load, store, self.job.sync, ratio, self.drives, end))
 
 
 def read_simulation(

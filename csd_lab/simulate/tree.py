@@ -14,6 +14,7 @@ from csd_emu.config.servers_file import MAX_SERVERS, RacksSection, ServerGroupSe
 from csd_emu.perfmodel.allreduce import AllReduce, Fabric
 from csd_emu.perfmodel.host_node import exchange_seconds
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from csd_lab.simulate.nodes import MOST_DRIVES, NodeKind, Nodes, make_nodes
 from csd_lab.simulate.rack_allreduce import ALGORITHMS
 from firmware_agent.common.errors import ConfigurationError
@@ -161,6 +162,7 @@ def make_tree(
     store: CalibrationStore,
     sync: SyncSection,
     ratio: RatioName = "middle",
+    end: End | None = None,
 ) -> Tree:
     """Return the tree of a servers file.
 
@@ -171,12 +173,13 @@ def make_tree(
         store: the calibration tables.
         sync: bounds of batches.
         ratio: which end of the hosts' band.
+        end: of the bands of the profiles' figures at which all stand; None: the figures themselves.
 
     Raises:
         CalibrationError: a table is missing or damaged.
         ConfigurationError: the smallest batch does not fit into a device, or there are too many drives.
     """
-    of_path = {path: make_nodes(array, load, store, sync, ratio) for path, array in arrays.items()}
+    of_path = {path: make_nodes(array, load, store, sync, ratio, end=end) for path, array in arrays.items()}
     owned = [of_path[group.array] for group in config.servers for _ in group.names]
     total = sum(len(nodes.names) for nodes in owned)
     if total > MOST_DRIVES:

@@ -44,6 +44,12 @@ def test_a_job_is_simulated_over_the_band(workshop: Workshop, csd_emu: Command) 
         assert sum(run["joules"].values()) == pytest.approx(run["joules_per_record"] * run["records"])
         assert [retune["step"] for retune in run["retunes"]] == [23, 63]
     assert any(figure["name"] == "memory_bytes_per_second" for figure in report["assumed"])
+    low, middle, high = report["runs"]
+    assert low["bands"] == high["bands"] == {}
+    for name, band in middle["bands"].items():
+        assert band["low"] < middle[name] < band["high"]
+    wide, narrow = (middle["bands"][name] for name in ("records_per_second", "speedup"))
+    assert wide["high"] / wide["low"] > 2 * narrow["high"] / narrow["low"]  # most of it cancels in a ratio
     left = csd_emu(*arguments(workshop), "--json", "--tuner", "stannis").json("simulate")
     for tuned, other in zip(report["runs"], left["runs"], strict=True):
         assert other["retunes"] == []

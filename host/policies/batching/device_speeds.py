@@ -12,6 +12,8 @@ import numpy.typing as npt
 from csd_emu.config.array_file import REMOTE, ArrayConfig, Device
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationTable, ModelTables
+from csd_emu.profiles.calibration.table_key import CYCLES_CORE
+from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.units import format_bytes
@@ -61,6 +63,7 @@ def device_classes(
     ratio: RatioName = "middle",
     shard_bytes: int = 0,
     front: Front = WHOLE,
+    end: End | None = None,
 ) -> dict[str, DeviceClass]:
     """Return the class of each device, in participant order: the drives, then ``host`` if it trains.
 
@@ -71,6 +74,7 @@ def device_classes(
         ratio: how many `newport` drives the host is worth: the lower end of its profile's band, the middle, the upper.
         shard_bytes: of the largest shard, which the agent keeps in memory if it takes a quarter of it or less.
         front: the part of the model that the devices have.
+        end: of the bands of the profiles' figures at which all stand; None: the figures themselves.
 
     Raises:
         CalibrationError: a table is missing or damaged.
@@ -90,7 +94,7 @@ def device_classes(
                     f"csd-emu calibrate {model} --inventory {config.inventory} --drive {device.name}"
                 )
             costs = dense.setdefault(table.key.digest, _Dense(table, front))
-            found[kind] = _device_class(config, device, costs, sync, ratio, shard_bytes)
+            found[kind] = _device_class(config, device, costs, sync, ratio, shard_bytes, end)
         classes[device.name] = found[kind]
     return classes
 
@@ -151,7 +155,13 @@ class _Dense:
 
 
 def _device_class(
-    config: ArrayConfig, device: Device, costs: _Dense, sync: SyncSection, ratio: RatioName, shard_bytes: int
+    config: ArrayConfig,
+    device: Device,
+    costs: _Dense,
+    sync: SyncSection,
+    ratio: RatioName,
+    shard_bytes: int,
+    end: End | None,
 ) -> DeviceClass:
     profile, table = get_profile(device.profile), costs.table
     largest = sync.tuning.largest_batch or LARGEST_BATCH
@@ -168,6 +178,7 @@ def _device_class(
     # A statistic over all records of a step cannot be had from parts of them.
     bound = micro_batch if sync.batch_norm == "synchronised" else largest
     speed = get_profile(HOST_UNIT) if profile.ratio is not None else profile
+    speed = speed if end is None else speed.at(end, table.core == CYCLES_CORE)
     drives = 1.0 if profile.ratio is None else float(getattr(profile.ratio, ratio).value)
     seconds = costs.seconds(micro_batch, speed) / drives
     return DeviceClass(
