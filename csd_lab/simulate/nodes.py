@@ -128,13 +128,12 @@ def make_nodes(
     kinds = [_kind(_profile(name, end), by_profile[name], 1.0, end) for name in numbers]
     worth = float(getattr(host.ratio, ratio).value) if host.ratio is not None else 1.0
     own = np.array([numbers[device.profile] for device in pattern])
-    trains = config.host.trains
-    kind_of = np.concatenate([np.resize(own, count), np.full(int(trains), len(kinds))])
+    kind_of = np.concatenate([np.resize(own, count), np.full(int(config.host.trains), len(kinds))])
     return Nodes(
-        names=[*_names(config, count), *([HOST] if trains else [])],
+        names=[*_names(config, count), *([HOST] if config.host.trains else [])],
         kinds=[*kinds, _kind(host, classes[HOST], worth, end)],
         kind_of=kind_of,
-        trains=trains,
+        trains=config.host.trains,
         link=link_of(config.link, host),
         load=load,
         ratio=worth,

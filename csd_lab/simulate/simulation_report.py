@@ -107,8 +107,8 @@ def _with_bands(
         progress.stage(f"simulate with the profiles' figures at the {end} end of their bands")
         tree = request.tree(store, "middle", end)
         ends.append(describe_array(tree, run_request(request, tree)))
-    each = {name: sorted(getattr(one, name) for one in ends) for name in _BANDED}
-    return msgspec.structs.replace(run, bands={name: Band(*values) for name, values in each.items()})
+    each = {name: [getattr(one, name) for one in (run, *ends)] for name in _BANDED}
+    return msgspec.structs.replace(run, bands={name: Band(min(ends), max(ends)) for name, ends in each.items()})
 
 
 def run_request(request: SimulationRequest, tree: Tree) -> SimulationTrace:
