@@ -108,7 +108,8 @@ async def measure_table(
     rows: list[CalibrationRow] = []
     answers: list[Measured] = []
     for batch_size in request.batches:
-        progress.stage(f"{request.spec.name}: batch {batch_size}")
+        wall = rows[-1].wall_seconds / rows[-1].batch_size * batch_size / 60 if rows else 0.0
+        progress.stage(f"{request.spec.name}: batch {batch_size}" + (f", some {wall:.0f} minutes" if wall >= 1 else ""))
         begin = time.monotonic()
         expected_seconds = rows[-1].seconds.total / rows[-1].batch_size * batch_size if rows else 0.0
         measured = await measure_batch(session, request, batch_size, expected_seconds, counter is not None)

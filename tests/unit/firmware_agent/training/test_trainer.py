@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from csd_emu.profiles.calibration import median_step
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.frames.measure_frames import Measure
+from firmware_agent.common.frames.measure_frames import Measure, PhaseMark
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.slices import Array, Assembler
@@ -218,6 +219,32 @@ def test_the_warm_up_is_as_asked_for(shard: Shard, changes: dict[str, Any], size
     measured = one.measure(Measure(**({"batch_size": 8, "device_seconds": 3600.0, "steps": 1} | changes)))
     assert seen == [*sizes, 8]
     assert measured.samples == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({"cycle_steps": 3}, [8, 8, 8, 8]),  # one warms the caches
+        ({"cycle_steps": 15, "warm_up_batch_size": 2}, [2, *[8] * 8]),  # until five seconds have passed
+        ({"cycle_steps": 15, "slow": True}, [8, 8, 8]),  # two count of those that take them all
+        ({"cycle_steps": 15, "slow": True, "warm_up_batch_size": 2}, [2, 8]),  # of long ones one
+    ],
+)
+def test_marked_steps_are_as_many_as_their_seconds_allow(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], sizes: list[int]
+) -> None:
+    marks: list[PhaseMark] = []
+    monkeypatch.setattr("firmware_agent.training.trainer.CycleMarks", lambda: SimpleNamespace(execute=marks.append))
+    one, seen = trainer(shard), []
+    if changes.pop("slow", False):
+        one._stopwatch.now = (5.0 * tick for tick in ticks()).__next__
+    one.measure(Measure(batch_size=8, device_seconds=1e-6, steps=1, warm_up_steps=0, restore=False))
+    one.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    one.measure(Measure(batch_size=8, device_seconds=1e-6, steps=1, warm_up_steps=0, restore=False, **changes))
+    assert seen == [8, *sizes]
+    step = [PhaseMark.FORWARD, PhaseMark.BACKWARD, PhaseMark.UPDATE]
+    marks = [mark for mark in marks if mark != PhaseMark.IDLE]
+    assert marks == [PhaseMark.START, *step * len(sizes), *[PhaseMark.ENCODE] * 3, PhaseMark.STOP]
 
 
 def test_weights_need_not_be_restored(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
