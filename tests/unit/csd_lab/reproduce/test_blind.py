@@ -188,6 +188,11 @@ def counted(table: CalibrationTable, cycles: int, rows: int) -> CalibrationTable
     )
 
 
+def test_a_server_has_the_cycles_of_its_shipped_table() -> None:
+    assert SERVER.cycles.basis == MEASURED
+    assert SERVER.cycles.table.batches == [1, 2, 4]
+
+
 @given(st.integers(1, 9))
 def test_measured_cycles_are_used_as_soon_as_a_table_has_them(cycles: int) -> None:
     bare = STORE.require(SERVER.load.spec, SERVER.load.shape).in_instructions()
