@@ -38,8 +38,9 @@ def plan_classes(
     """Return the batch of a device of each class, and which class is the slow one.
 
     The slow one takes longest at its own knee, so no device has to work below its knee. Of its batches from the knee
-    to twice the knee (or 16), at which neither it nor all together are slower than the knee allows, the smallest is
-    taken with which all finish within `BALANCED` of each other; if none does, the one nearest to it.
+    to twice the knee (or 16), at which neither it nor all together, the exchange included, are slower than the knee
+    allows, the smallest is taken with which all finish within `BALANCED` of each other; if none does, the one nearest
+    to it.
 
     Args:
         classes: all different, at least one.
@@ -48,21 +49,21 @@ def plan_classes(
         sync_seconds: what the exchange adds to each step.
     """
     slow = max(classes, key=lambda table: table.seconds(table.knee(settings.knee)))
-    batches = _candidates(slow, settings)
+    batches = _candidates(slow, settings, sync_seconds)
     shares = np.stack([_filled(table, slow, batches, settings.margin) for table in classes])
     seconds = np.stack([table.step_seconds[share - 1] for table, share in zip(classes, shares, strict=True)])
     chosen = _choose(np.array(counts) @ shares, seconds, settings.knee, sync_seconds)
     return shares[:, chosen], next(number for number, table in enumerate(classes) if table is slow)
 
 
-def _candidates(slow: SpeedTable, settings: PaceSettings) -> Batches:
+def _candidates(slow: SpeedTable, settings: PaceSettings, sync_seconds: float) -> Batches:
     """Return the batches of the slow device that are looked at, in order."""
     if settings.slow_batch is not None:
         slow.seconds(settings.slow_batch)  # refuses one that does not fit
         return np.array([settings.slow_batch])
     knee = slow.knee(settings.knee)
     batches = np.arange(knee, min(max(_GROWTH * knee, _REACH), slow.largest_batch) + 1)
-    rates = batches / slow.step_seconds[batches - 1]
+    rates = batches / (slow.step_seconds[batches - 1] + sync_seconds)
     return np.asarray(batches[rates >= (1 - settings.knee) * rates.max()])
 
 

@@ -70,6 +70,17 @@ def test_a_device_whose_largest_batch_is_done_early_is_reported() -> None:
     assert plan.batches[1] == 16
 
 
+@given(st.floats(1.06, 1.5), st.floats(5, 100))
+def test_an_exchange_that_takes_long_is_worth_a_slower_rate_alone(jump: float, sync: float) -> None:
+    """Two records take more than twice as long as one: alone one is best, behind a long exchange 16 are."""
+    table = SpeedTable("csd", np.array([1.0, *(jump * batch for batch in range(2, 17))]), 0.0)
+    assert plan_batches([table], TuningSection()).batches.tolist() == [1]
+    plan = plan_batches([table], TuningSection(), sync)
+    batches = np.arange(1, 17)
+    best = (batches / (table.step_seconds + sync)).max()
+    assert plan.records_per_second >= 0.95 * best
+
+
 def test_a_slow_batch_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="a batch of 65 is not between 0 and 64"):
         plan_batches([line("slow", 1.0, 1.0, largest=64)], TuningSection(slow_batch=65))
