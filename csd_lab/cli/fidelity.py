@@ -12,7 +12,7 @@ from rich.markup import escape
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
-from host.core.console import StageProgress, console, figures_table, print_json
+from host.core.console import StageProgress, console, figures_table, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -183,10 +183,8 @@ def print_measured(report: BoardFidelity, measured: MeasuredBoard, title: str) -
     for figure in report.figures:
         if figure.board == measured.board:
             spread = f"{figure.spread:.1%}" if figure.spread is not None else ""
-            table.add_row(
-                escape(figure.board), *_compared_cells(figure), spread, "throttled" if figure.throttled else ""
-            )
-    console.print(table)
+            table.add_row(*_compared_cells(figure), spread, "throttled" if figure.throttled else "")
+    print_whole(table)
     memory = "" if facts.memory_bytes is None else f", {format_bytes(facts.memory_bytes)} of memory"
     hot = "" if found.most_celsius is None else f", at most {found.most_celsius:.0f} degrees Celsius"
     others = f" and {facts.other_cores} others" if facts.other_cores else ""
@@ -195,8 +193,8 @@ def print_measured(report: BoardFidelity, measured: MeasuredBoard, title: str) -
         f"{measured.core} at {found.megahertz:.0f} MHz{hot}",
         *found.notes,
     ]
-    reasons = {figure.throttled for figure in report.figures} - {""}
-    lines += [f"throttled, and left out of the medians: {reason}" for reason in sorted(reasons)]
+    if any(figure.throttled for figure in report.figures):
+        lines.append("what is marked as throttled is left out of the medians")
     for line in lines:
         console.print(escape(line), soft_wrap=True)
 
