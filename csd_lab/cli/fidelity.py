@@ -27,6 +27,31 @@ if TYPE_CHECKING:
 REPETITIONS = 5
 LEFT = ("board", "figure")
 
+InventoryFile = Annotated[Path | None, typer.Option(metavar="DRIVES.YAML", help="which drives, and how to reach them")]
+NcnnFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", envvar="CSD_NCNN", help="ncnn's networks (NAME.param) and packages, to compare"),
+]
+CoreMarkPrograms = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="PROGRAM", envvar="CSD_COREMARK", help="CoreMark for 64-bit ARM Linux; twice: its loader, then it"
+    ),
+]
+OnBoard = Annotated[
+    str | None,
+    typer.Option("--on", metavar="USER@BOARD[:PORT]", help="measure this board over SSH, and add it to published ones"),
+]
+SshConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="of --on: OpenSSH's configuration, in place of the user's")
+]
+Repetitions = Annotated[
+    int | None, typer.Option(help="of --on: runs of each program, the best counts; else 5", min=2, max=100)
+]
+SaveFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="of --on: write what was measured, as published boards have it")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -37,19 +62,9 @@ def fidelity(
     drive: Annotated[
         str | None, typer.Argument(help="a drive of the inventory, installed and enrolled; else published boards")
     ] = None,
-    inventory: Annotated[
-        Path | None, typer.Option(metavar="DRIVES.YAML", help="which drives, and how to reach them")
-    ] = None,
-    ncnn: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", envvar="CSD_NCNN", help="ncnn's networks (NAME.param) and packages, to compare"),
-    ] = None,
-    coremark: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PROGRAM", envvar="CSD_COREMARK", help="CoreMark for 64-bit ARM Linux; twice: its loader, then it"
-        ),
-    ] = None,
+    inventory: InventoryFile = None,
+    ncnn: NcnnFolder = None,
+    coremark: CoreMarkPrograms = None,
     model: Annotated[
         list[str] | None, typer.Option(help="a built-in name or my_net.py:build; can be repeated; else digits_cnn")
     ] = None,
@@ -58,19 +73,10 @@ def fidelity(
         str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="steps per batch size", min=1, max=4096)] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(metavar="USER@BOARD[:PORT]", help="measure this board over SSH, and add it to published boards"),
-    ] = None,
-    ssh_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="of --on: OpenSSH's configuration, in place of the user's")
-    ] = None,
-    repetitions: Annotated[
-        int | None, typer.Option(help="of --on: runs of each program, the best counts; else 5", min=2, max=100)
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="of --on: write what was measured, as published boards have it")
-    ] = None,
+    on: OnBoard = None,
+    ssh_config: SshConfig = None,
+    repetitions: Repetitions = None,
+    save: SaveFile = None,
     seed: Annotated[int, typer.Option(help="of weights and images", min=0, max=2**31 - 1)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
 ) -> None:

@@ -36,7 +36,7 @@ class BoardFacts(msgspec.Struct, frozen=True):
 
     model: str
     kernel: str
-    a53_cores: tuple[int, ...]
+    a53_cores: list[int]
     other_cores: int
     memory_bytes: int | None
     python: str
@@ -70,7 +70,7 @@ def parse_facts(where: str, text: str) -> BoardFacts:
             "64-bit ARM Linux (uname -m: aarch64), so install a 64-bit system there"
         )
     parts = dict(_cores(lines))
-    a53 = tuple(sorted(core for core, part in parts.items() if part == _A53))
+    a53 = sorted(core for core, part in parts.items() if part == _A53)
     if not a53:
         kinds = sorted({f"implementer {made:#x} part {part:#x}" for made, part in parts.values()})
         raise DriveUnfit(

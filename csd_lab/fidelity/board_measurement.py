@@ -21,7 +21,15 @@ from csd_lab.fidelity.board_programs import (
     WantedPrograms,
     choose_programs,
 )
-from csd_lab.fidelity.board_runs import Repetition, Sample, find_drift, find_throttling, hottest, told_megahertz
+from csd_lab.fidelity.board_runs import (
+    Repetition,
+    BoardSample,
+    find_drift,
+    find_throttling,
+    hottest,
+    running_clocks,
+    told_megahertz,
+)
 from csd_lab.fidelity.board_session import BoardSession
 from firmware_agent.common.errors import DriveUnfit
 
@@ -37,7 +45,7 @@ class MeasuredFigure(msgspec.Struct, frozen=True):
         throttled: what says that the board throttled meanwhile; empty if nothing does.
     """
 
-    values: tuple[float, ...]
+    values: list[float]
     throttled: str = ""
 
 
@@ -61,7 +69,7 @@ class BoardMeasurement(msgspec.Struct, frozen=True):
     loops: dict[str, MeasuredFigure]
     coremark: MeasuredFigure | None = None
     networks: dict[str, MeasuredFigure] = {}
-    steps: dict[int, MeasuredFigure] = {}
+    steps: dict[str, MeasuredFigure] = {}
     notes: list[str] = []
 
 
@@ -90,14 +98,20 @@ class MeasuredBoard(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Measuring:
-    """A measurement that is under way; `begin` is how clock and heat were at its beginning."""
+    """A measurement that is under way.
+
+    Attributes:
+        begin: clock and heat before it.
+        highest_khz: of the clocks while programs ran.
+    """
 
     session: BoardSession
     repetitions: int
     progress: Progress
     wait: Callable[[float], object]
-    begin: Sample
-    samples: list[Sample] = field(default_factory=list)
+    begin: BoardSample
+    samples: list[BoardSample] = field(default_factory=list)
+    highest_khz: int = 0
     notes: list[str] = field(default_factory=list)
 
     def measure(self, program: BoardProgram) -> dict[str, MeasuredFigure]:
@@ -118,8 +132,11 @@ class _Measuring:
 
     def _try(self, program: BoardProgram) -> dict[str, MeasuredFigure]:
         runs = self.session.run(program.name, program.command, self.repetitions, program.seconds)
-        self.samples += [sample for run in runs for sample in run.samples]
-        return figures_of(f"{self.session.where}: {program.name}", runs, program.read)
+        samples = [sample for run in runs for sample in run.samples]
+        throttled = find_throttling(samples, self.highest_khz)
+        self.samples += samples
+        self.highest_khz = max(self.highest_khz, *running_clocks(samples), 0)
+        return figures_of(f"{self.session.where}: {program.name}", runs, program.read, throttled)
 
     def _cool(self) -> float:
         """Wait until the board is as cool as at the beginning, two minutes at most; return the seconds."""
@@ -130,28 +147,28 @@ class _Measuring:
         return COOL_LOOKS * COOL_SECONDS
 
 
-def is_cool(begin: Sample, now: Sample) -> bool:
+def is_cool(begin: BoardSample, now: BoardSample) -> bool:
     """Return whether a board is about as cool as at the beginning; of one that does not say, never."""
     return begin.celsius is not None and now.celsius is not None and now.celsius <= begin.celsius + COOL_DEGREES
 
 
-def figures_of(where: str, runs: Sequence[Repetition], read: Read) -> dict[str, MeasuredFigure]:
+def figures_of(where: str, runs: Sequence[Repetition], read: Read, throttled: str = "") -> dict[str, MeasuredFigure]:
     """Return the figures of a program's repetitions, with what says that the board throttled.
 
     Args:
         where: names board and program in errors.
         runs: one or more.
         read: what a repetition wrote.
+        throttled: what the samples say of all figures.
 
     Raises:
         DriveUnfit: a repetition wrote something else than such a program does.
     """
     try:
         read_ones = [read(run.output) for run in runs]
-        values = {name: tuple(one[name] for one in read_ones) for name in read_ones[0]}
+        values = {name: [one[name] for one in read_ones] for name in read_ones[0]}
     except (ValueError, KeyError) as error:
         raise DriveUnfit(f"{where}: wrote what it never writes ({error}); see what runs there in its place") from error
-    throttled = find_throttling([sample for run in runs for sample in run.samples])
     return {name: MeasuredFigure(each, throttled or find_drift(each)) for name, each in values.items()}
 
 
@@ -186,7 +203,6 @@ def measure_board(
     loops = found[LOOPS_PROGRAM]
     megahertz, told = ADDITIONS / min(loops.pop("clock").values) * 1000, told_megahertz(running.samples)
     notes += clock_notes(megahertz, told, running.samples)
-    steps = {int(batch): figure for batch, figure in found.get(STEP_PROGRAM, {}).items()}
     return BoardMeasurement(
         megahertz=megahertz,
         told_megahertz=told,
@@ -194,12 +210,12 @@ def measure_board(
         loops=loops,
         coremark=found.get(COREMARK_PROGRAM, {}).get(COREMARK_PROGRAM),
         networks=found.get(NETWORK_PROGRAM, {}),
-        steps=steps,
+        steps=found.get(STEP_PROGRAM, {}),
         notes=notes,
     )
 
 
-def clock_notes(megahertz: float, told: float | None, samples: Sequence[Sample]) -> list[str]:
+def clock_notes(megahertz: float, told: float | None, samples: Sequence[BoardSample]) -> list[str]:
     """Return what there is to say of a clock that was measured, beside the one that the system tells."""
     notes = []
     most = max((each.most_khz for each in samples if each.most_khz is not None), default=None)

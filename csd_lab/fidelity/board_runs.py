@@ -21,7 +21,7 @@ _MOST_LINES, _MOST_TEMPERATURES = 100_000, 16
 
 
 @dataclass(frozen=True)
-class Sample:
+class BoardSample:
     """Clock and heat of a core at one moment; None: the board does not say, or says nonsense.
 
     Attributes:
@@ -43,7 +43,7 @@ class Repetition:
     """One run of a program: what it wrote, and samples from before to after it."""
 
     output: str
-    samples: tuple[Sample, ...]
+    samples: tuple[BoardSample, ...]
 
 
 def parse_run(where: str, text: str, repetitions: int) -> list[Repetition]:
@@ -60,7 +60,7 @@ def parse_run(where: str, text: str, repetitions: int) -> list[Repetition]:
     runs: list[Repetition] = []
     output: list[str] = []
     errors: list[str] = []
-    samples: list[Sample] = []
+    samples: list[BoardSample] = []
     for line in text.splitlines()[:_MOST_LINES]:
         kind, _, rest = line.partition(" ")
         if kind == "sample" and (sample := parse_sample(rest)) is not None:
@@ -84,14 +84,14 @@ def _hint(code: str, said: str) -> str:
     return "; is /tmp mounted noexec there?" if "ermission denied" in said else ""
 
 
-def parse_sample(text: str) -> Sample | None:
+def parse_sample(text: str) -> BoardSample | None:
     """Return a sample from the words behind ``sample``; None if they are none."""
     words = text.split()[: 4 + _MOST_TEMPERATURES]
     if len(words) < 4 or words[0] not in _WHEN:
         return None
     degrees = [value for word in words[4:] if (value := _number(word, _MILLIDEGREES)) is not None]
     firmware = words[3].removeprefix("0x")
-    return Sample(
+    return BoardSample(
         words[0],
         _number(words[1], _CLOCK_KHZ),
         _number(words[2], _CLOCK_KHZ),
@@ -107,19 +107,25 @@ def _number(word: str, limits: tuple[int, int]) -> int | None:
     return number if limits[0] <= (number := int(word)) <= limits[1] else None
 
 
-def find_throttling(samples: Sequence[Sample]) -> str:
-    """Return what says that a board throttled; empty if nothing does.
+def running_clocks(samples: Sequence[BoardSample]) -> list[int]:
+    """Return the clocks while a program ran, in kHz; of a short one, which ended before the first look, just after it.
 
-    Clocks are compared while a program ran; of short ones, which ended before the first look, just after them. Before
-    the first one a core may idle at a lower clock, which is none of it.
+    Before the first one a core may idle at a lower clock, which is none of them.
+    """
+    during = [each.clock_khz for each in samples if each.when == "during" and each.clock_khz is not None]
+    return during or [each.clock_khz for each in samples if each.when == "after" and each.clock_khz is not None]
+
+
+def find_throttling(samples: Sequence[BoardSample], highest_khz: int = 0) -> str:
+    """Return what says that a board throttled; empty if nothing does.
 
     Args:
         samples: of all repetitions, in order.
+        highest_khz: of the clocks while programs ran before; 0 if none did.
     """
-    running = [each.clock_khz for each in samples if each.when == "during" and each.clock_khz is not None]
-    clocks = running or [each.clock_khz for each in samples if each.when == "after" and each.clock_khz is not None]
-    if clocks and min(clocks) < clocks[0] * (1 - MOST_CLOCK_FALL):
-        return f"its clock fell from {clocks[0] / 1000:.0f} to {min(clocks) / 1000:.0f} MHz"
+    clocks = running_clocks(samples)
+    if clocks and min(clocks) < (begin := max(highest_khz, clocks[0])) * (1 - MOST_CLOCK_FALL):
+        return f"its clock fell from {begin / 1000:.0f} to {min(clocks) / 1000:.0f} MHz"
     flags = [each.firmware for each in samples if each.firmware is not None]
     for bit, name in _FIRMWARE_FLAGS.items():
         began = flags and flags[-1] & ~flags[0] & 1 << bit + _SINCE_BOOT
@@ -139,12 +145,12 @@ def find_drift(values: Sequence[float]) -> str:
     return f"its last repetition differs from the first by {drift:+.0%}"
 
 
-def hottest(samples: Sequence[Sample]) -> float | None:
+def hottest(samples: Sequence[BoardSample]) -> float | None:
     """Return the highest temperature in degrees Celsius; None if none is known."""
     return max((each.celsius for each in samples if each.celsius is not None), default=None)
 
 
-def told_megahertz(samples: Sequence[Sample]) -> float | None:
+def told_megahertz(samples: Sequence[BoardSample]) -> float | None:
     """Return the highest clock that the system told; None if it told none."""
     clocks = [each.clock_khz for each in samples if each.clock_khz is not None]
     return max(clocks) / 1000 if clocks else None

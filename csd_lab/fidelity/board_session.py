@@ -16,7 +16,7 @@ from csd_emu.util.config_files import parse_config
 from csd_emu.util.deadline import Deadline
 from csd_lab.fidelity.benchmark_programs import guest_file
 from csd_lab.fidelity.board_facts import BoardFacts, clean_text, parse_facts
-from csd_lab.fidelity.board_runs import Repetition, Sample, parse_run
+from csd_lab.fidelity.board_runs import Repetition, BoardSample, parse_run
 from firmware_agent.common.errors import ConfigurationError, CsdError, DriveUnfit, DriveUnreachable
 from host.core.interrupts import INTERRUPTS
 
@@ -135,14 +135,14 @@ class BoardSession:
         answer = self._shell.run(line, Deadline(repetitions * (seconds + 2) + _SLACK_SECONDS))
         return parse_run(f"{self.where}: {name}", answer.out, repetitions)
 
-    def sample(self) -> Sample:
+    def sample(self) -> BoardSample:
         """Return clock and temperature now.
 
         Raises:
             DriveUnreachable: the connection broke.
         """
         repetitions = self.run("true", "true", 1, 10)
-        return repetitions[0].samples[0] if repetitions[0].samples else Sample("before")
+        return repetitions[0].samples[0] if repetitions[0].samples else BoardSample("before")
 
     def _make_folder(self) -> str:
         folder = self._run(_MAKE_FOLDER, _CLEAN_SECONDS).strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -158,7 +157,7 @@ def compare_steps(measured: MeasuredBoard, table: CalibrationTable) -> Iterable[
         table: `CalibrationTable.in_cycles`.
     """
     for batch, figure in measured.measurement.steps.items():
-        seconds = table.step_seconds(batch)
+        seconds = table.step_seconds(int(batch))
         milliseconds = (seconds.forward + seconds.backward + seconds.update) * 1e6 / measured.measurement.megahertz
         name, seen = f"{table.model}, step of {batch}", min(figure.values) * 1000
         error, source = milliseconds / seen - 1, measured.source
@@ -187,7 +186,7 @@ def _figure_of(compared: ComparedFigure, found: BoardMeasurement) -> MeasuredFig
     if compared.kind == COREMARK and found.coremark is not None:
         return found.coremark
     if compared.kind == TRAINING:
-        return found.steps[int(re.split(r"\D+", compared.name)[-1])]
+        return found.steps[compared.name.rpartition(" ")[2]]
     return found.loops[compared.name]
 
 

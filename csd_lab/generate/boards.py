@@ -38,7 +38,7 @@ _HEAD = """# The core model beside published boards
 
 What the [core model](cycles.md) predicts for boards that others have measured (predicted: clock `counted`, core model
 `cycles`; published: clock `wall`), counted on 2026-11-26, board by board. `csd-emu fidelity --ncnn FOLDER --coremark
-PROGRAM` compares the same;
+PROGRAM` compares the same, with `--on user@board` also [a board of yours](fidelity.md#a-board-of-yours);
 `csd_lab/fidelity/published_boards.yaml` has every published figure with its source. A board's clock is the one that its
 source states. Its DRAM, and in the comparison of memory the size of its second level, are set from published memory
 figures that are not judged here; latencies of caches, prefetcher and all else are the model's own, for all boards.

@@ -68,10 +68,13 @@ while [ "$number" -lt "$repetitions" ]; do
     code=$?
     sample after
     program=''
-    kill "$sampler" 2>/dev/null
+    # A gentler signal may be lost if it comes before the child has reset its traps.
+    kill -9 "$sampler" 2>/dev/null
     wait "$sampler" 2>/dev/null
     sampler=''
+    # What was written may end without the end of a line.
     head -c 65536 out | sed 's/^/out /'
+    echo
     tail -c 2000 err | sed 's/^/err /'
     printf '\nended %s\n' "$code"
     [ "$code" = 0 ] || break

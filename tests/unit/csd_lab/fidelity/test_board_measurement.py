@@ -16,16 +16,16 @@ from csd_lab.fidelity.board_measurement import (
     measure_board,
 )
 from csd_lab.fidelity.board_programs import WantedPrograms
-from csd_lab.fidelity.board_runs import Repetition, Sample
+from csd_lab.fidelity.board_runs import Repetition, BoardSample
 from firmware_agent.common.errors import DriveUnfit
 
 # Of the additions at the clock that the samples tell, and of all other loops.
 NANOSECONDS = 4_000_000 / 1.4
 MARKS = [5, 1, 2, 3, *[4] * 12]
 WANTED = WantedPrograms([], None, {}, "1.0.1", None, "")
-COLD = Sample("before", 1_400_000, 1_400_000, 0, 40.0)
-STEADY = (COLD, Sample("during", 1_400_000), Sample("after", 1_400_000, 1_400_000, 0, 41.0))
-HOT = (COLD, Sample("during", 1_400_000), Sample("during", 1_000_000, 1_400_000, 0, 85.0))
+COLD = BoardSample("before", 1_400_000, 1_400_000, 0, 40.0)
+STEADY = (COLD, BoardSample("during", 1_400_000), BoardSample("after", 1_400_000, 1_400_000, 0, 41.0))
+HOT = (COLD, BoardSample("during", 1_400_000), BoardSample("during", 1_000_000, 1_400_000, 0, 85.0))
 
 
 def loops(factor: float = 1.0) -> str:
@@ -36,7 +36,7 @@ class FakeSession:
     """A board whose runs are given, one after the other; it is as hot as `celsius` says, look by look."""
 
     where = "board lab"
-    facts = BoardFacts("Lab", "6.1", (3,), 0, None, "", "", "there is no python3")
+    facts = BoardFacts("Lab", "6.1", [3], 0, None, "", "", "there is no python3")
 
     def __init__(self, runs: Sequence[list[Repetition]], celsius: Sequence[float | None] = (40.0,)) -> None:
         self._runs = iter(runs)
@@ -49,8 +49,8 @@ class FakeSession:
     def run(self, name: str, command: str, repetitions: int, seconds: float) -> list[Repetition]:
         return next(self._runs)
 
-    def sample(self) -> Sample:
-        return Sample("before", celsius=next(self._celsius))
+    def sample(self) -> BoardSample:
+        return BoardSample("before", celsius=next(self._celsius))
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board_programs, "compile_guest", lambda source, constants: b"program")
 
 
-def run(*factors: float, samples: tuple[Sample, ...] = STEADY) -> list[Repetition]:
+def run(*factors: float, samples: tuple[BoardSample, ...] = STEADY) -> list[Repetition]:
     return [Repetition(loops(factor), samples) for factor in factors]
 
 
@@ -73,7 +73,7 @@ def test_a_steady_board_is_measured_once_and_the_best_clock_counts() -> None:
     assert found.megahertz == pytest.approx(1400 / 0.99)
     assert (found.told_megahertz, found.most_celsius) == (1400.0, 41.0)
     assert "clock" not in found.loops
-    assert found.loops["read"].values == (round(NANOSECONDS), round(NANOSECONDS * 0.99))
+    assert found.loops["read"].values == [round(NANOSECONDS), round(NANOSECONDS * 0.99)]
     assert not any(figure.throttled for figure in found.loops.values())
 
 
@@ -81,7 +81,7 @@ def test_a_board_that_throttled_is_measured_again_when_it_is_cool() -> None:
     session, waits = FakeSession([run(1, 1, samples=HOT), run(1.01, 1.0)], [40.0, 80.0, 60.0, 42.5]), list[float]()
     found = measure(session, waits)
     assert waits == [COOL_SECONDS] * 3
-    assert found.loops["read"].values == (round(NANOSECONDS * 1.01), round(NANOSECONDS))
+    assert found.loops["read"].values == [round(NANOSECONDS * 1.01), round(NANOSECONDS)]
     assert not any(figure.throttled for figure in found.loops.values())
     assert "clock fell from 1400 to 1000 MHz; measured again after 15 s, the second try was steady" in found.notes[0]
 
@@ -94,6 +94,12 @@ def test_a_board_that_throttles_twice_is_marked_and_the_wait_is_bounded() -> Non
     assert "16 of 16 figures are marked" in found.notes[0]
 
 
+def test_a_board_that_stays_hot_is_not_taken_for_a_slow_one() -> None:
+    low = (BoardSample("before", 1_000_000), BoardSample("during", 1_000_000), BoardSample("after", 1_000_000))
+    found = measure(FakeSession([run(1, 1, samples=HOT), run(1.4, 1.4, samples=low)]), list[float]())
+    assert all("clock fell from 1400 to 1000 MHz" in figure.throttled for figure in found.loops.values())
+
+
 def test_a_loop_that_drifts_marks_itself_alone() -> None:
     slower = loops().splitlines()
     slower[1] = f"1 {round(NANOSECONDS * 1.1)}"
@@ -104,10 +110,10 @@ def test_a_loop_that_drifts_marks_itself_alone() -> None:
 
 
 def test_a_board_that_tells_no_temperature_is_waited_for_in_full() -> None:
-    assert is_cool(Sample("before", celsius=40.0), Sample("before", celsius=43.0))
-    assert not is_cool(Sample("before", celsius=40.0), Sample("before", celsius=43.5))
-    assert not is_cool(Sample("before"), Sample("before", celsius=1.0))
-    assert not is_cool(Sample("before", celsius=40.0), Sample("before"))
+    assert is_cool(BoardSample("before", celsius=40.0), BoardSample("before", celsius=43.0))
+    assert not is_cool(BoardSample("before", celsius=40.0), BoardSample("before", celsius=43.5))
+    assert not is_cool(BoardSample("before"), BoardSample("before", celsius=1.0))
+    assert not is_cool(BoardSample("before", celsius=40.0), BoardSample("before"))
 
 
 def test_another_program_s_words_are_refused() -> None:
@@ -120,6 +126,6 @@ def test_another_program_s_words_are_refused() -> None:
 def test_a_clock_that_lies_or_is_held_down_is_said() -> None:
     (lies,) = clock_notes(1400, 2000.0, [])
     assert "the system says 2000 MHz" in lies
-    (held,) = clock_notes(1000, 1000.0, [Sample("during", 1_000_000, 1_400_000)])
+    (held,) = clock_notes(1000, 1000.0, [BoardSample("during", 1_000_000, 1_400_000)])
     assert "at most 1400 MHz" in held
-    assert clock_notes(1000, None, [Sample("during")]) == []
+    assert clock_notes(1000, None, [BoardSample("during")]) == []

@@ -21,7 +21,7 @@ from csd_lab.fidelity.board_programs import (
 from firmware_agent.common.errors import ConfigurationError
 from host.config.calibration_request import CalibrationRequest, read_request, read_spec
 
-FACTS = BoardFacts("Lab", "6.1", (0, 3), 0, 4 << 30, "cp311", "2.9.1", "")
+FACTS = BoardFacts("Lab", "6.1", [0, 3], 0, 4 << 30, "cp311", "2.9.1", "")
 MARKS = [5, 1, 2, 3, *[4] * 12]
 COREMARK = "Iterations/Sec   : 4391.42\nCorrect operation validated. See README.md\n"
 
@@ -40,7 +40,14 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wanted(**more: object) -> WantedPrograms:
-    given_ones = {"coremark": [], "ncnn": None, "networks": {}, "release": "1.0.1", "training": None, "torch": "2.9.1"}
+    given_ones: dict[str, object] = {
+        "coremark": [],
+        "ncnn": None,
+        "networks": {},
+        "release": "1.0.1",
+        "training": None,
+        "torch": "2.9.1",
+    }
     return WantedPrograms(**(given_ones | more))  # type: ignore[arg-type]
 
 
@@ -58,12 +65,12 @@ def test_the_loops_are_those_of_the_bare_machine_made_for_linux() -> None:
 
 
 def test_what_the_board_cannot_run_is_a_line_and_the_rest_goes_on(tmp_path: Path, training: CalibrationRequest) -> None:
-    facts = BoardFacts("Lab", "6.1", (0,), 0, None, "", "", "No module named 'torch'")
+    facts = BoardFacts("Lab", "6.1", [0], 0, None, "", "", "No module named 'torch'")
     programs, notes = choose_programs(facts, wanted(ncnn=tmp_path, networks={"n": (1, 1, 1)}, training=training))
     assert [program.name for program in programs] == ["memory loops"]
     assert "no python3" in notes[0]
     assert "No module named 'torch'" in notes[1]
-    old = BoardFacts("Lab", "6.1", (0,), 0, None, "cp311", "2.6.0", "")
+    old = BoardFacts("Lab", "6.1", [0], 0, None, "cp311", "2.6.0", "")
     assert "its torch is 2.6.0" in choose_programs(old, wanted(training=training))[1][0]
 
 
@@ -84,7 +91,7 @@ def test_a_program_that_is_missing_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "n.param").write_text("7767517\n")
     with pytest.raises(ConfigurationError, match=r"\(cp312\).*--python-version 312"):
         choose_programs(
-            BoardFacts("Lab", "6.1", (0,), 0, None, "cp312", "", "x"), wanted(ncnn=tmp_path, networks={"n": (1, 1, 1)})
+            BoardFacts("Lab", "6.1", [0], 0, None, "cp312", "", "x"), wanted(ncnn=tmp_path, networks={"n": (1, 1, 1)})
         )
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from csd_lab.fidelity.board_runs import (
     MOST_CLOCK_FALL,
     MOST_DRIFT,
-    Sample,
+    BoardSample,
     find_drift,
     find_throttling,
     hottest,
@@ -18,8 +18,8 @@ from firmware_agent.common.errors import DriveUnfit
 CLOCKS = st.integers(300_000, 3_000_000)
 
 
-def during(*clocks: int | None) -> list[Sample]:
-    return [Sample("during", clock) for clock in clocks]
+def during(*clocks: int | None) -> list[BoardSample]:
+    return [BoardSample("during", clock) for clock in clocks]
 
 
 def test_a_run_has_what_was_written_and_sampled_by_repetition() -> None:
@@ -28,8 +28,8 @@ def test_a_run_has_what_was_written_and_sampled_by_repetition() -> None:
     assert first == second
     assert first.output == "a b\nc"
     assert first.samples == (
-        Sample("before", 600_000, 1_400_000, 0, 45.0),
-        Sample("after", 1_400_000, 1_400_000, 0, 51.0),
+        BoardSample("before", 600_000, 1_400_000, 0, 45.0),
+        BoardSample("after", 1_400_000, 1_400_000, 0, 51.0),
     )
     assert (hottest(first.samples), told_megahertz(first.samples)) == (51.0, 1400.0)
 
@@ -54,15 +54,15 @@ def test_a_run_that_failed_says_why(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sample"),
     [
-        ("before - - -", Sample("before")),
-        ("before -1 99999999999 zz nan 1e3", Sample("before")),
-        ("after 0 5 0x50005 99 -40000 999999", Sample("after", None, None, 0x50005, 0.099)),
+        ("before - - -", BoardSample("before")),
+        ("before -1 99999999999 zz nan 1e3", BoardSample("before")),
+        ("after 0 5 0x50005 99 -40000 999999", BoardSample("after", None, None, 0x50005, 0.099)),
         ("later 1 2 3", None),
         ("before", None),
-        ("before - - - " + "45000 " * 1000, Sample("before", celsius=45.0)),
+        ("before - - - " + "45000 " * 1000, BoardSample("before", celsius=45.0)),
     ],
 )
-def test_nonsense_in_a_sample_is_not_known(text: str, sample: Sample | None) -> None:
+def test_nonsense_in_a_sample_is_not_known(text: str, sample: BoardSample | None) -> None:
     assert parse_sample(text) == sample
 
 
@@ -89,25 +89,33 @@ def test_a_clock_that_falls_once_is_throttling(begin: int, others: list[int], fa
     assert "clock fell" in find_throttling(during(begin, *others))
 
 
+@given(CLOCKS, st.floats(0.1, 1 - MOST_CLOCK_FALL - 1e-3))
+def test_a_clock_that_is_lower_than_of_programs_before_has_fallen(before: int, factor: float) -> None:
+    samples = during(*[round(before * factor)] * 3)
+    assert find_throttling(samples) == ""
+    assert "clock fell" in find_throttling(samples, before)
+    assert find_throttling(during(before), round(before * factor)) == ""
+
+
 @given(st.lists(CLOCKS, max_size=5))
 def test_a_core_that_idles_before_and_after_is_not_throttled(idle: list[int]) -> None:
-    samples = [Sample("before", clock) for clock in idle] + during(1_400_000) * 2
-    assert find_throttling([*samples, *(Sample("after", clock) for clock in idle)]) == ""
-    assert find_throttling([Sample("before", clock) for clock in idle]) == ""
+    samples = [BoardSample("before", clock) for clock in idle] + during(1_400_000) * 2
+    assert find_throttling([*samples, *(BoardSample("after", clock) for clock in idle)]) == ""
+    assert find_throttling([BoardSample("before", clock) for clock in idle]) == ""
 
 
 def test_of_short_programs_the_clock_just_after_them_counts() -> None:
-    assert "clock fell" in find_throttling([Sample("after", 1_400_000), Sample("after", 1_200_000)])
+    assert "clock fell" in find_throttling([BoardSample("after", 1_400_000), BoardSample("after", 1_200_000)])
 
 
 @given(st.integers(0, 0xFFFFFFFF), st.integers(0, 3))
 def test_the_firmware_counts_now_and_what_began_meanwhile(flags: int, bit: int) -> None:
     now, since = 1 << bit, 1 << bit + 16
-    assert "firmware" in find_throttling([Sample("after", firmware=flags | now)])
+    assert "firmware" in find_throttling([BoardSample("after", firmware=flags | now)])
     before, after = flags & ~0xF & ~since, (flags & ~0xF) | since
-    assert "firmware" in find_throttling([Sample("before", firmware=before), Sample("after", firmware=after)])
+    assert "firmware" in find_throttling([BoardSample("before", firmware=before), BoardSample("after", firmware=after)])
     # Of before: it throttled once, and does not now.
-    assert find_throttling([Sample("before", firmware=after), Sample("after", firmware=after)]) == ""
+    assert find_throttling([BoardSample("before", firmware=after), BoardSample("after", firmware=after)]) == ""
 
 
 @given(st.floats(1e-9, 1e9), st.floats(0.01, 100), st.lists(st.floats(1e-9, 1e9), max_size=4))

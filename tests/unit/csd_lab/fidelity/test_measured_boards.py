@@ -24,7 +24,7 @@ from csd_lab.fidelity.published_boards import MemoryBoard, PublishedBoards, load
 from firmware_agent.common.models import ModelSpec
 
 PUBLISHED = load_published()
-FACTS = BoardFacts("Lab", "6.1", (3,), 0, None, "", "", "")
+FACTS = BoardFacts("Lab", "6.1", [3], 0, None, "", "", "")
 ROCK64 = PUBLISHED.memory[0]
 
 
@@ -34,7 +34,7 @@ def measured(board: MemoryBoard = ROCK64, throttled: tuple[str, ...] = (), **mor
     loops = {name: LOOP_BYTES * 1000 / rate for name, rate in board.megabytes_per_second.items()}
     loops |= {f"read in {size} KiB": time * RANDOM_READS for size, time in base.items()}
     figures = {
-        name: MeasuredFigure((time, 1.01 * time, 1.02 * time), "heat" if name in throttled else "")
+        name: MeasuredFigure([time, 1.01 * time, 1.02 * time], "heat" if name in throttled else "")
         for name, time in loops.items()
     }
     return MeasuredBoard(
@@ -65,8 +65,8 @@ def test_a_board_measured_as_published_has_the_published_entry(board: MemoryBoar
 
 def test_what_is_saved_reads_as_published_boards_do() -> None:
     more = {
-        "coremark": MeasuredFigure((4000.0, 4891.0)),
-        "networks": {"alexnet": MeasuredFigure((3e8, 2.5e8)), "squeezenet": MeasuredFigure((1e8,), "heat")},
+        "coremark": MeasuredFigure([4000.0, 4891.0]),
+        "networks": {"alexnet": MeasuredFigure([3e8, 2.5e8]), "squeezenet": MeasuredFigure([1e8], "heat")},
     }
     found = entries(measured(**more), steady=True)
     read = msgspec.convert(parse_yaml(write_entries(found), "saved.yaml"), PublishedBoards)
@@ -91,7 +91,7 @@ def test_memory_whose_dram_throttled_is_not_saved(name: str) -> None:
 
 
 def test_memory_that_no_core_has_is_said_and_left_out() -> None:
-    loops = {name: MeasuredFigure((1e6,)) for name in measured().measurement.loops}
+    loops = {name: MeasuredFigure([1e6]) for name in measured().measurement.loops}
     flat = msgspec.structs.replace(measured(), measurement=BoardMeasurement(1400.0, None, None, loops))
     found, notes = make_entries(flat, PUBLISHED, "1.0.1", steady=False)
     assert found.memory == []
@@ -114,7 +114,7 @@ def test_throttled_figures_are_marked_and_out_of_the_medians() -> None:
         all_hot = mark_figures(figures, measured(throttled=(name,)))
         assert [each.judged for each in all_hot] == [False, False, True]
         assert summarize(all_hot).median_errors.keys() == {"bandwidth"}
-    more = {"coremark": MeasuredFigure((1.0,), "heat"), "networks": {"alexnet": MeasuredFigure((1.0,), "heat")}}
+    more = {"coremark": MeasuredFigure([1.0], "heat"), "networks": {"alexnet": MeasuredFigure([1.0], "heat")}}
     others = [compared("coremark", "CoreMark"), compared("network", "alexnet")]
     assert all(each.throttled == "heat" for each in mark_figures(others, measured(**more)))
 
@@ -122,12 +122,12 @@ def test_throttled_figures_are_marked_and_out_of_the_medians() -> None:
 @given(st.floats(200, 3000))
 def test_steps_are_predicted_by_cycles_at_the_boards_clock(megahertz: float) -> None:
     table = CalibrationStore(SHIPPED, core_model="cycles").require(ModelSpec("digits_cnn"), (1, 8, 8))
-    steps = {8: MeasuredFigure((0.2, 0.1), "heat"), 32: MeasuredFigure((0.4, 0.3))}
+    steps = {"8": MeasuredFigure([0.2, 0.1], "heat"), "32": MeasuredFigure([0.4, 0.3])}
     found = BoardMeasurement(megahertz, None, None, measured().measurement.loops, steps=steps)
     board = MeasuredBoard("Lab", "2026-11-27", FACTS, 3, found)
     figures = mark_figures(list(compare_steps(board, table)), board)
     for figure, batch in zip(figures, steps, strict=True):
-        seconds = table.step_seconds(batch)
+        seconds = table.step_seconds(int(batch))
         cycles = (seconds.forward + seconds.backward + seconds.update) * 1e9
         assert figure.predicted == pytest.approx(cycles / megahertz / 1000)
         assert figure.published == 1000 * min(steps[batch].values)
