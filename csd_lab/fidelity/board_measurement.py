@@ -22,8 +22,8 @@ from csd_lab.fidelity.board_programs import (
     choose_programs,
 )
 from csd_lab.fidelity.board_runs import (
-    Repetition,
     BoardSample,
+    Repetition,
     find_drift,
     find_throttling,
     hottest,

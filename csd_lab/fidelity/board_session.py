@@ -16,7 +16,7 @@ from csd_emu.util.config_files import parse_config
 from csd_emu.util.deadline import Deadline
 from csd_lab.fidelity.benchmark_programs import guest_file
 from csd_lab.fidelity.board_facts import BoardFacts, clean_text, parse_facts
-from csd_lab.fidelity.board_runs import Repetition, BoardSample, parse_run
+from csd_lab.fidelity.board_runs import BoardSample, Repetition, parse_run
 from firmware_agent.common.errors import ConfigurationError, CsdError, DriveUnfit, DriveUnreachable
 from host.core.interrupts import INTERRUPTS
 

@@ -16,7 +16,7 @@ from csd_lab.fidelity.board_measurement import (
     measure_board,
 )
 from csd_lab.fidelity.board_programs import WantedPrograms
-from csd_lab.fidelity.board_runs import Repetition, BoardSample
+from csd_lab.fidelity.board_runs import BoardSample, Repetition
 from firmware_agent.common.errors import DriveUnfit
 
 # Of the additions at the clock that the samples tell, and of all other loops.
