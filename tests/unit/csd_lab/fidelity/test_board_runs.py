@@ -124,3 +124,13 @@ def test_drift_is_of_the_last_from_the_first(first: float, factor: float, betwee
     if abs(abs(factor - 1) - MOST_DRIFT) > 1e-6:
         assert drifts == (abs(factor - 1) > MOST_DRIFT)
     assert find_drift([]) == find_drift([first]) == ""
+
+
+@pytest.mark.parametrize(("factor", "falls"), [(1.0, False), (0.985, False), (0.975, True), (0.5, True)])
+def test_two_per_cent_of_clock_are_too_much(factor: float, falls: bool) -> None:
+    assert bool(find_throttling(during(1_000_000, round(1_000_000 * factor)))) == falls
+
+
+@pytest.mark.parametrize(("factor", "drifts"), [(1.0, False), (1.04, False), (0.96, False), (1.06, True), (0.94, True)])
+def test_five_per_cent_of_drift_are_too_much(factor: float, drifts: bool) -> None:
+    assert bool(find_drift([1.0, 3.0, factor])) == drifts
