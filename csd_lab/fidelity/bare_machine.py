@@ -35,15 +35,33 @@ def run_bare(plugin: CyclePlugin, source: str, constants: Mapping[str, int]) -> 
         EnvironmentUnfit: there is no compiler for ARM, or no QEMU.
         CalibrationError: it does not compile, or does not end.
     """
-    require_compiler()
     with tempfile.TemporaryDirectory(prefix="csd-loops-") as name:
         program, marks = Path(name, "program"), Path(name, "marks")
-        macros = [f"-D{key}={value}" for key, value in constants.items()]
-        with resources.as_file(resources.files("csd_lab.fidelity") / "guest" / source) as path:
-            _run([COMPILER, *_FLAGS, *macros, _LINKER, "-o", str(program), str(path)])
+        program.write_bytes(compile_guest(source, constants, _LINKER))
         options = ["-kernel", str(program), "-plugin", plugin.options(marks)]
         _run([find_qemu().emulator, *_MACHINE, *_NOTHING, *options])
         return read_marks(marks)
+
+
+def compile_guest(source: str, constants: Mapping[str, int], *options: str) -> bytes:
+    """Return the static program that a file of `csd_lab/fidelity/guest` becomes; it has no C library.
+
+    Args:
+        source: name of the file.
+        constants: macros that it needs.
+        options: of the compiler, beside those of every such program.
+
+    Raises:
+        EnvironmentUnfit: there is no compiler for ARM.
+        CalibrationError: it does not compile.
+    """
+    require_compiler()
+    macros = [f"-D{key}={value}" for key, value in constants.items()]
+    with tempfile.TemporaryDirectory(prefix="csd-compile-") as name:
+        program = Path(name, "program")
+        with resources.as_file(resources.files("csd_lab.fidelity") / "guest" / source) as path:
+            _run([COMPILER, *_FLAGS, *macros, *options, "-o", str(program), str(path)])
+        return program.read_bytes()
 
 
 def require_compiler() -> None:

@@ -23,10 +23,12 @@ from host.app.cycle_counter import phases_between
 
 # Of the loops over memory: bytes that are read, written and copied, the least memory of random reads, and how many.
 LOOP_BYTES, LEAST_KIBIBYTES, RANDOM_READS = 8 << 20, 16, 100_000
-_LOOPS = {1: "read", 2: "write", 3: "copy"}
-_RANDOM_READ = 4
+LOOPS_SOURCE = "memory_loops.c"
+LOOPS, RANDOM_READ = {1: "read", 2: "write", 3: "copy"}, 4
+# Of the image: its packages are for this one.
+IMAGE_PYTHON = "cp311"
 # CoreMark's arguments: seeds of the performance run, iterations, algorithms, contexts, bytes.
-_COREMARK = "0x0 0x0 0x66 {iterations} 7 1 2000"
+COREMARK_ARGUMENTS = "0x0 0x0 0x66 {iterations} 7 1 2000"
 _ITERATIONS = (20, 220)
 # Wall time of a boot and of a network; a busy machine takes several times as long as a quiet one.
 _BOOT_SECONDS, _NETWORK_SECONDS = 300.0, 600.0
@@ -48,15 +50,25 @@ def measure_memory(plugin: CyclePlugin, most_kibibytes: int) -> MemoryTimes:
         EnvironmentUnfit: there is no compiler for ARM, or no QEMU.
         CalibrationError: the program failed.
     """
-    constants = {"BYTES": LOOP_BYTES, "LEAST_KIBIBYTES": LEAST_KIBIBYTES, "MOST_KIBIBYTES": most_kibibytes}
-    marks = run_bare(plugin, "memory_loops.c", constants | {"TIMES": RANDOM_READS})
-    megahertz = plugin.parameters.clock_megahertz
-    cycles = [(after.mark, after.cycles - before.cycles) for before, after in pairwise(marks)]
-    if not cycles:
+    marks = run_bare(plugin, LOOPS_SOURCE, loop_constants(most_kibibytes))
+    scale = 1000 / plugin.parameters.clock_megahertz
+    loops = [(after.mark, (after.cycles - before.cycles) * scale) for before, after in pairwise(marks)]
+    if not loops:
         raise CalibrationError("the loops over memory executed no marks; see whether csd-emu calibrate counts cycles")
-    reads = [count / megahertz * 1000 / RANDOM_READS for mark, count in cycles if mark == _RANDOM_READ]
+    return memory_times(loops)
+
+
+def loop_constants(most_kibibytes: int) -> dict[str, int]:
+    """Return the constants of the loops over memory; random reads go up to so many KiB."""
+    sizes = {"BYTES": LOOP_BYTES, "LEAST_KIBIBYTES": LEAST_KIBIBYTES, "MOST_KIBIBYTES": most_kibibytes}
+    return sizes | {"TIMES": RANDOM_READS}
+
+
+def memory_times(loops: Sequence[tuple[int, float]]) -> MemoryTimes:
+    """Return what the loops over memory took; `loops` are their marks and nanoseconds, at least one of random reads."""
+    reads = [nanoseconds / RANDOM_READS for mark, nanoseconds in loops if mark == RANDOM_READ]
     return MemoryTimes(
-        {_LOOPS[mark]: LOOP_BYTES / count * megahertz for mark, count in cycles if mark in _LOOPS},
+        {LOOPS[mark]: LOOP_BYTES / nanoseconds * 1000 for mark, nanoseconds in loops if mark in LOOPS},
         {LEAST_KIBIBYTES << number: read - reads[0] for number, read in enumerate(reads)},
     )
 
@@ -76,7 +88,7 @@ def measure_networks(
         CalibrationError: a network failed.
     """
     sizes = "".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in networks.items())
-    program = {"networks.txt": sizes.encode(), "ncnn_networks.py": _guest("ncnn_networks.py")}
+    program = {"networks.txt": sizes.encode(), "ncnn_networks.py": guest_file("ncnn_networks.py")}
     seconds = _BOOT_SECONDS + _NETWORK_SECONDS * len(networks)
     marks, _ = run_program(image, plugin, "/usr/bin/python3 ncnn_networks.py", {**files, **program}, seconds)
     return dict(zip(networks, _runs(marks, len(networks)), strict=True))
@@ -91,10 +103,12 @@ def measure_coremark(image: Image, plugin: CyclePlugin, programs: Sequence[Path]
         ConfigurationError: a program cannot be read.
         CalibrationError: it failed.
     """
-    files = {f"program-{number}": _read(path) for number, path in enumerate(programs)}
+    files = {f"program-{number}": read_program(path) for number, path in enumerate(programs)}
     command = " ".join(f"./{name}" for name in files)
-    files["counted_command.py"] = _guest("counted_command.py")
-    runs = [f"/usr/bin/python3 counted_command.py {command} {_COREMARK.format(iterations=n)}" for n in _ITERATIONS]
+    files["counted_command.py"] = guest_file("counted_command.py")
+    runs = [
+        f"/usr/bin/python3 counted_command.py {command} {COREMARK_ARGUMENTS.format(iterations=n)}" for n in _ITERATIONS
+    ]
     marks, shown = run_program(image, plugin, " && ".join(runs), files, _BOOT_SECONDS + _NETWORK_SECONDS)
     few, many = _runs(marks, len(runs))
     # It also says that it ran too shortly to be valid by its own rules, which is meant.
@@ -113,28 +127,31 @@ def _runs(marks: list[CycleMark], count: int) -> list[PhaseCycles]:
     return runs
 
 
-def ncnn_files(networks: Iterable[str], folder: Path, release: str) -> dict[str, bytes]:
+def ncnn_files(networks: Iterable[str], folder: Path, release: str, python: str = IMAGE_PYTHON) -> dict[str, bytes]:
     """Return the descriptions of networks and ncnn's package, by the paths that they have in the machine.
 
     Args:
         networks: their names.
-        folder: has a description of each, ``NAME.param``, and ncnn's package for the image's Python.
+        folder: has a description of each, ``NAME.param``, and ncnn's package for that Python.
         release: of ncnn.
+        python: tag of the Python that runs them, as packages have it.
 
     Raises:
         ConfigurationError: the folder lacks one of them, or it is damaged.
     """
-    return {f"{name}.param": _read(folder / f"{name}.param") for name in networks} | _package(folder, release)
+    return {f"{name}.param": read_program(folder / f"{name}.param") for name in networks} | _package(
+        folder, release, python
+    )
 
 
-def _package(folder: Path, release: str) -> dict[str, bytes]:
+def _package(folder: Path, release: str, python: str) -> dict[str, bytes]:
     """Return the files of ncnn's package, below ``site``."""
-    found = sorted(folder.glob(f"ncnn-{release}-cp311-*aarch64*.whl"))
+    found = sorted(folder.glob(f"ncnn-{release}-{python}-*aarch64*.whl"))
     if not found:
         raise ConfigurationError(
-            f"{folder} has no package of ncnn {release} for the drives' Python; get it with pip download "
-            f"ncnn=={release} --no-deps --only-binary :all: --python-version 311 --platform manylinux_2_17_aarch64 "
-            f"--platform manylinux_2_28_aarch64 --dest {folder}"
+            f"{folder} has no package of ncnn {release} for the Python that runs it ({python}); get it with pip "
+            f"download ncnn=={release} --no-deps --only-binary :all: --python-version {python[2:]} "
+            f"--platform manylinux_2_17_aarch64 --platform manylinux_2_28_aarch64 --dest {folder}"
         )
     try:
         with zipfile.ZipFile(found[0]) as package:
@@ -146,11 +163,17 @@ def _package(folder: Path, release: str) -> dict[str, bytes]:
         raise ConfigurationError(f"{found[0]} cannot be read ({error}); download it again") from error
 
 
-def _guest(name: str) -> bytes:
+def guest_file(name: str) -> bytes:
+    """Return a file of `csd_lab/fidelity/guest`."""
     return (resources.files("csd_lab.fidelity") / "guest" / name).read_bytes()
 
 
-def _read(path: Path) -> bytes:
+def read_program(path: Path) -> bytes:
+    """Return the content of a file that the user named.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is too large.
+    """
     try:
         return read_file(path, _MOST_FILE_BYTES)
     except OSError as error:

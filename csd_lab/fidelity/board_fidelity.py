@@ -15,16 +15,19 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.fidelity.bare_machine import require_compiler
 from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks, ncnn_files
+from csd_lab.fidelity.board_measurement import MeasuredBoard
 from csd_lab.fidelity.core_sharing import speed_up
 from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
 
 BANDWIDTH, LATENCY, NETWORK, THREADS, COREMARK = "bandwidth", "latency", "network", "threads", "coremark"
+TRAINING = "training"
 KIND_NAMES = {
     NETWORK: "networks of ncnn, one thread",
     THREADS: "networks of ncnn, speed-up by threads",
     COREMARK: "CoreMark per MHz",
     BANDWIDTH: "memory, read and copy",
     LATENCY: "memory, random reads",
+    TRAINING: "training steps of torch, one thread",
 }
 # The board whose speed-ups say which part of ncnn's networks runs on one core.
 FITTED_BOARD = "AXERA AX630C"
@@ -34,14 +37,17 @@ class ComparedFigure(msgspec.Struct, frozen=True):
     """One figure of one board.
 
     Attributes:
-        kind: ``bandwidth`` or ``latency`` of memory, ``network`` (one thread), ``threads`` (speed-up), ``coremark``.
+        kind: ``bandwidth`` or ``latency`` of memory, ``network`` (one thread), ``threads`` (speed-up), ``coremark``,
+            ``training`` (of a board that was measured now).
         board, name, unit: what was measured.
         predicted: by the core model, counted.
-        published: by the wall's clock, as a rule.
+        published: by the wall's clock, as a rule; of a board that was measured now what was measured.
         error: predicted / published - 1.
         judged: whether it counts; what parameters of the board were set from does not.
         source: of the published figure.
         counted: instructions, cycles and DRAM bytes, of a network.
+        spread: of what was measured now: the distance of the repetitions' quartiles over their median.
+        throttled: what says that the board throttled while this was measured; empty if nothing does.
     """
 
     kind: str
@@ -54,10 +60,15 @@ class ComparedFigure(msgspec.Struct, frozen=True):
     judged: bool
     source: str
     counted: PhaseCycles | None = None
+    spread: float | None = None
+    throttled: str = ""
 
 
 class BoardFidelity(msgspec.Struct, frozen=True):
-    """All figures that were compared; `median_errors` and `worst_errors` are of the judged ones of each kind."""
+    """All figures that were compared; `median_errors` and `worst_errors` are of the judged ones of each kind.
+
+    `measured` is the board that was measured now, if one was.
+    """
 
     figures: list[ComparedFigure]
     median_errors: dict[str, float]
@@ -65,9 +76,16 @@ class BoardFidelity(msgspec.Struct, frozen=True):
     core_model: str
     predicted_clock: str
     published_clock: str
+    measured: MeasuredBoard | None = None
 
 
-def compare_boards(ncnn: Path | None, coremark: Sequence[Path], paths: Paths, progress: Progress) -> BoardFidelity:
+def compare_boards(
+    ncnn: Path | None,
+    coremark: Sequence[Path],
+    paths: Paths,
+    progress: Progress,
+    published: PublishedBoards | None = None,
+) -> BoardFidelity:
     """Predict everything published that can be predicted here, and compare.
 
     Args:
@@ -75,20 +93,19 @@ def compare_boards(ncnn: Path | None, coremark: Sequence[Path], paths: Paths, pr
         coremark: a CoreMark for 64-bit ARM Linux, behind its loader if it has one; empty leaves it out.
         paths: of csd-emu's files.
         progress: shown the stages.
+        published: what to compare with; None for `published_boards.yaml`. `FITTED_BOARD` is among its boards.
 
     Raises:
         EnvironmentUnfit: there is no compiler, or no QEMU of a release that was tried.
         ConfigurationError: a program is missing in the folders that are named.
         CalibrationError: a program failed under the core model.
     """
-    published = load_published()
+    published = published or load_published()
     require_compiler()
-    files = (
-        {} if ncnn is None else {each.board: ncnn_files(each.networks, ncnn, each.ncnn) for each in published.boards}
-    )
+    files = {} if ncnn is None else load_network_files(published, ncnn)
     figures = [*_compare_memory(published.memory, paths, progress)]
     if coremark:
-        figures.append(_compare_coremark(published, coremark, paths, progress))
+        figures += _compare_coremark(published, coremark, paths, progress)
     if files:
         counted = {each.board: _count(each, published, files[each.board], paths, progress) for each in published.boards}
         (fitted,) = (board for board in published.boards if board.board == FITTED_BOARD)
@@ -98,7 +115,16 @@ def compare_boards(ncnn: Path | None, coremark: Sequence[Path], paths: Paths, pr
     return summarize(figures)
 
 
-def summarize(figures: Sequence[ComparedFigure]) -> BoardFidelity:
+def load_network_files(published: PublishedBoards, ncnn: Path) -> dict[str, dict[str, bytes]]:
+    """Return board -> networks and ncnn's package, as the image runs them.
+
+    Raises:
+        ConfigurationError: the folder lacks one of them.
+    """
+    return {each.board: ncnn_files(each.networks, ncnn, each.ncnn) for each in published.boards}
+
+
+def summarize(figures: Sequence[ComparedFigure], measured: MeasuredBoard | None = None) -> BoardFidelity:
     """Return the report of compared figures."""
     errors: dict[str, list[float]] = {}
     for figure in figures:
@@ -111,6 +137,7 @@ def summarize(figures: Sequence[ComparedFigure]) -> BoardFidelity:
         core_model="cycles",
         predicted_clock="counted",
         published_clock="wall",
+        measured=measured,
     )
 
 
@@ -130,12 +157,12 @@ def _compare_memory(boards: Iterable[MemoryBoard], paths: Paths, progress: Progr
 
 def _compare_coremark(
     published: PublishedBoards, programs: Sequence[Path], paths: Paths, progress: Progress
-) -> ComparedFigure:
+) -> Iterable[ComparedFigure]:
     progress.stage("CoreMark")
-    board = published.coremark
     plugin = CyclePlugin.build(paths.cycles, published.memory[0].core)
     score = measure_coremark(ImageStore(paths.images).ensure(progress), plugin, programs)
-    return _compared(COREMARK, board, ("CoreMark", "per MHz"), score, board.per_megahertz)
+    for board in published.coremark:
+        yield _compared(COREMARK, board, ("CoreMark", "per MHz"), score, board.per_megahertz)
 
 
 def _count(

@@ -92,12 +92,17 @@ class CoreMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PublishedBoards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of `published_boards.yaml`; `networks` has the width, height and channels of each one's input."""
+    """`published_boards.yaml`, or a part of it that was measured elsewhere, as ``csd-emu fidelity --save`` writes it.
+
+    Attributes:
+        networks: name -> width, height and channels of the input.
+        boards, memory, coremark: what was measured, board by board.
+    """
 
     networks: dict[str, tuple[int, int, int]]
     boards: list[NetworkBoard]
     memory: list[MemoryBoard]
-    coremark: CoreMark
+    coremark: list[CoreMark]
 
 
 def load_published() -> PublishedBoards:

@@ -5,6 +5,7 @@ It reads docs/boards.json, a `BoardFidelity` as ``csd-emu fidelity --json`` prin
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ from csd_lab.fidelity.board_fidelity import (
 from host.cli.schemas import check_clone
 
 FOLDER = Path(__file__).parents[2] / "docs"
-COLOURS = ("#2f6f9f", "#c8553d", "#4b8b3b")
+COLOURS = ("#2f6f9f", "#c8553d", "#4b8b3b", "#8a5fa8", "#b58a1f", "#3f9c9c")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _SIDE = 620, 470, 60, 20, 400
 # The axes of the picture, in milliseconds.
 _LEAST, _MOST = 10.0, 2000.0
@@ -37,7 +38,7 @@ _HEAD = """# The core model beside published boards
 
 What the [core model](cycles.md) predicts for boards that others have measured (predicted: clock `counted`, core model
 `cycles`; published: clock `wall`), counted on 2026-11-26, board by board. `csd-emu fidelity --ncnn FOLDER --coremark
-PROGRAM` compares the same;
+PROGRAM` compares the same, with `--on user@board` also [a board of yours](fidelity.md#a-board-of-yours);
 `csd_lab/fidelity/published_boards.yaml` has every published figure with its source. A board's clock is the one that its
 source states. Its DRAM, and in the comparison of memory the size of its second level, are set from published memory
 figures that are not judged here; latencies of caches, prefetcher and all else are the model's own, for all boards.
@@ -68,6 +69,8 @@ def _of_kind(report: BoardFidelity, kind: str) -> list[ComparedFigure]:
 def _summary(report: BoardFidelity) -> str:
     lines = ["| compared | figures | median error | worst |\n|---|---|---|---|\n"]
     for kind, name in KIND_NAMES.items():
+        if kind not in report.median_errors:
+            continue
         count = sum(each.kind == kind and each.judged for each in report.figures)
         lines.append(f"| {name} | {count} | {report.median_errors[kind]:.1%} | {report.worst_errors[kind]:.0%} |\n")
     return "".join(lines)
@@ -125,7 +128,7 @@ def draw(figures: Sequence[ComparedFigure]) -> str:
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>\n'
         )
     boards = list(dict.fromkeys(each.board for each in figures))
-    for board, colour in zip(boards, COLOURS[: len(boards)], strict=True):
+    for board, colour in zip(boards, itertools.cycle(COLOURS), strict=False):
         line = _TOP + 14 + 20 * boards.index(board)
         parts.append(f'<circle cx="{_LEFT + _SIDE + 16}" cy="{line - 4}" r="4" fill="{colour}"/>')
         parts.append(f'<text x="{_LEFT + _SIDE + 26}" y="{line}">{escape(board)}</text>\n')

@@ -48,7 +48,7 @@ MEASURE_SECONDS, MAX_STEPS = 1.0, 32
 _LONG_STEP_SECONDS, _SHORT_WARM_UP = 5.0, 1
 _UNLIMITED_SECONDS = 3600.0
 # Small, so that weights stay finite; it changes no count.
-_LEARNING_RATE, _MOMENTUM = 1e-4, 0.9
+LEARNING_RATE, MOMENTUM = 1e-4, 0.9
 # Whole steps that the core model sees at most: an interrupt is a large part of a short one. Of long ones two.
 CYCLE_STEPS = 15
 # Wall time after which a silent drive counts as dead: a step of a large model takes many minutes.
@@ -137,8 +137,8 @@ async def build_there(session: DeviceSession, request: CalibrationRequest) -> No
         source=request.spec.source,
         image_scale=load_dataset(source_of(request), request.seed).image_scale,
         seed=request.seed,
-        learning_rate=_LEARNING_RATE,
-        momentum=_MOMENTUM,
+        learning_rate=LEARNING_RATE,
+        momentum=MOMENTUM,
         batch_size=request.batches[0],
     )
     await prepare_device(session, job, Deadline(_WATCHDOG_SECONDS))

@@ -19,10 +19,9 @@ def figure(error: float, kind: str = "network", judged: bool = True) -> Compared
 
 
 def test_every_published_figure_is_positive_and_says_where_it_is_from() -> None:
-    boards = [(each.board, each.source) for each in PUBLISHED.boards]
-    boards += [(each.board, each.source) for each in PUBLISHED.memory]
-    assert len({board for board, _ in boards}) == len(boards)
-    assert all(" " in source for _, source in boards)
+    for entries in (PUBLISHED.boards, PUBLISHED.memory, PUBLISHED.coremark):
+        assert len({each.board for each in entries}) == len(entries)
+        assert all(" " in each.source for each in entries)
     times = [time for board in PUBLISHED.boards for times in board.milliseconds.values() for time in times.values()]
     times += [time for board in PUBLISHED.memory for time in board.random_read_nanoseconds.values()]
     times += [rate for board in PUBLISHED.memory for rate in board.megabytes_per_second.values()]
@@ -33,7 +32,7 @@ def test_every_published_figure_is_positive_and_says_where_it_is_from() -> None:
 def test_a_board_has_one_thread_and_its_networks_have_shapes() -> None:
     assert FITTED_BOARD in [board.board for board in PUBLISHED.boards]
     for board in PUBLISHED.boards:
-        assert set(board.milliseconds) > {1}
+        assert 1 in board.milliseconds
         assert {name for times in board.milliseconds.values() for name in times} <= set(PUBLISHED.networks)
         assert board.core.clock_megahertz == board.clock_megahertz
 
@@ -81,7 +80,7 @@ def test_what_the_page_compares_is_all_that_is_published_in_the_same_order() -> 
         for board in PUBLISHED.memory
         for published in (*board.megabytes_per_second.values(), *board.random_read_nanoseconds.values())
     ]
-    expected.append((PUBLISHED.coremark.board, PUBLISHED.coremark.per_megahertz))
+    expected += [(board.board, board.per_megahertz) for board in PUBLISHED.coremark]
     for board in PUBLISHED.boards:
         one = board.milliseconds[1]
         expected += [(board.board, time) for time in one.values()]
