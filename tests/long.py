@@ -41,6 +41,7 @@ SECONDS: dict[str, float] = {
     "tests/integration/test_sync_run.py": 90,
     "tests/vm/test_deploy_faults.py": 570,
     "tests/vm/test_image.py": 85,
+    "tests/vm/test_vm_board_fidelity.py": 240,
     "tests/vm/test_vm_faults.py": 55,
 }
 # What begins so is tested by files of these names. The longest beginning counts; a test's own file always does.

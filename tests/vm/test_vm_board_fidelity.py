@@ -31,7 +31,7 @@ from host.config.calibration_request import read_request, read_spec
 from tests.support.boards import TestBoard, stand_in
 from tests.support.commands import Done, in_process
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 SECONDS = 60.0
 # Each iteration of the loops over lines has two loads or stores or four, an addition or two, a comparison and a branch.
 INSTRUCTIONS = {"read": 5, "write": 5, "copy": 8}
