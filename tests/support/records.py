@@ -14,6 +14,7 @@ from csd_emu.perfmodel.power import add_up, device_energy, host_energy
 from csd_emu.perfmodel.timeline import Activity, Link, Span, compose, shift
 from csd_emu.profiles import PROFILES, Profile
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.figure_bands import Band
 from host.core.records import DeviceRound, Record, RoundRecord
 
 WEIGHT_BYTES = 153_875
@@ -59,6 +60,18 @@ def round_record(devices: list[DeviceRound], **fields: Any) -> RoundRecord:
         "wall_seconds": 9.0,
     }
     return RoundRecord(devices=devices, **defaults | fields)
+
+
+def with_bands(record: RoundRecord) -> RoundRecord:
+    """Return a round whose figures may be half or twice as much."""
+    computed = sum(part.device_seconds.total for part in record.in_time)
+    figures = {
+        "array_seconds": record.array_seconds,
+        "device_seconds": computed,
+        "energy_joules": record.total_joules,
+    }
+    bands = {name: Band(value / 2, value * 2) for name, value in figures.items()}
+    return msgspec.structs.replace(record, bands=bands)
 
 
 def array_round(number: int, names: Sequence[str], start_seconds: float = 0.0, **fields: Any) -> RoundRecord:

@@ -9,7 +9,7 @@ from host.core.records import EventKind, EventRecord, RetuneRecord
 from host.core.summary import SYNC, summarise
 from host.monitoring.retune_text import describe_batches
 from host.monitoring.run_listener import show_round
-from tests.support.records import array_rounds
+from tests.support.records import array_rounds, with_bands
 from tests.support.sync_records import SyncRun
 from tests.unit.host.core.test_summary import FACTS
 
@@ -33,6 +33,19 @@ def test_plain_lines_of_a_synchronous_run(capsys: pytest.CaptureFixture[str]) ->
     assert second.split()[3:5] == ["50", "625"]
     assert second.split()[7] == "1"
     assert len({len(line) for line in (header, first, second)}) == 1
+
+
+def test_seconds_and_joules_stand_with_their_bands(capsys: pytest.CaptureFixture[str]) -> None:
+    record = with_bands(array_rounds(1, ["csd-00"])[0])
+    with RoundTable("counted") as table:
+        table.add_round(record)
+    shown = capsys.readouterr().out
+    assert f"{record.array_seconds:.3f} ({record.array_seconds / 2:.3g} to {record.array_seconds * 2:.3g})" in shown
+    assert f"{record.total_joules:.0f} ({record.total_joules / 2:.3g} to {record.total_joules * 2:.3g})" in shown
+    print_summary(summarise([record], **FACTS))
+    ended = " ".join(capsys.readouterr().out.split())
+    assert f"{record.array_seconds:.2f} ({record.array_seconds / 2:.3g} to {record.array_seconds * 2:.3g}) s" in ended
+    assert "in brackets: with the profiles' figures at either end of their bands" in ended
 
 
 def test_plain_lines_of_a_federated_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from csd_lab.generate.metrics_documentation import PATH, render
 from csd_lab.generate.promql_queries import QUERIES, TARGET
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.figure_bands import Band
 from host.core.records import EventKind, EventRecord, SendingRecord
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
@@ -22,7 +23,8 @@ from tests.support.sync_records import SyncRun
 UNITS = {"seconds", "bytes", "joules", "watts", "ratio"}
 # Their unit does not say that they are made of seconds.
 MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd_possible_records_per_second"} | {
-    "csd_calibrated_records_per_second"
+    "csd_calibrated_records_per_second",
+    "csd_round_band",
 }
 # What would be unbounded, or names a thing of another kind.
 FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
@@ -42,7 +44,8 @@ def full() -> str:
     ]
     sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
     show_round([state], SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
-    state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0))
+    bands = {"energy_joules": Band(1.5, 9.0)}
+    state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0, bands=bands))
     return exposed(state)
 
 
@@ -56,6 +59,14 @@ def test_what_is_exported_is_the_table_and_nothing_else() -> None:
         for sample in family.samples:
             assert sample.labels.keys() - {"le"} == set(metric.labels)
             assert not sample.name.endswith("_created")
+
+
+def test_a_round_exports_both_ends_of_its_bands() -> None:
+    found = [line for line in full().splitlines() if line.startswith("csd_round_band{")]
+    assert found == [
+        f'csd_round_band{{clock="counted",end="{end}",figure="energy_joules"}} {value}'
+        for end, value in (("low", 1.5), ("high", 9.0))
+    ]
 
 
 def test_names_keep_the_rules(subtests: pytest.Subtests) -> None:

@@ -14,6 +14,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.failures import Failure, FailureRecord
 from host.core.records import EventKind, EventRecord, RoundRecord
+from host.core.run_stats import RunStats
 from host.core.slice_record import SliceRecord
 from host.core.summary import summarise
 from host.monitoring.report.compare_baseline import compare
@@ -23,7 +24,7 @@ from host.monitoring.report.report_page import render, write_report
 from host.monitoring.run_trace import write_slices
 from tests.support.examples import examples
 from tests.support.pages import Page
-from tests.support.records import array_rounds, device_round, round_record, write_run
+from tests.support.records import array_rounds, device_round, round_record, with_bands, write_run
 
 NAMES = ["csd-00", "csd-01", "csd-02"]
 # Of a run without a round, whose report draws no chart: a chart takes a tenth of a second.
@@ -53,6 +54,23 @@ def test_a_run_shows_its_figures_with_their_clocks(tmp_path: Path) -> None:
     assert page.text.count("assumed") > 20
     assert "The run did not finish" in page.text
     assert len(page.charts) == 7  # six charts, the timeline in two widths
+
+
+@pytest.mark.slow
+def test_figures_stand_with_their_bands(tmp_path: Path) -> None:
+    rounds = [with_bands(record) for record in array_rounds(4, NAMES)]
+    page, stats = page_of(write_run(tmp_path, rounds)), RunStats.of(rounds)
+    for shown in (
+        f"({format_seconds(stats.array_seconds / 2)} to {format_seconds(stats.array_seconds * 2)})",
+        f"({format_number(stats.joules_per_record * 500, 3)} to {format_number(stats.joules_per_record * 2000, 3)})",
+        f"({format_number(stats.records_per_device_second / 2, 3)} to "
+        f"{format_number(stats.records_per_device_second * 2, 3)})",
+        "In brackets: the band of a figure",
+        "(1 GHz to 1.2 GHz)",
+        "band: third-party notes",
+    ):
+        assert shown in page.text
+    assert "In brackets: the band of a figure" not in page_of(write_run(tmp_path, array_rounds(4, NAMES))).text
 
 
 @pytest.mark.slow
