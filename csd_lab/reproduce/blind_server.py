@@ -158,6 +158,7 @@ class BlindServer:
             profile,
             clock_hertz=self._figure(at, "drive_clock", 1e9),
             parallel_efficiency=self._figure(at, "parallel_efficiency"),
+            dram_bytes_per_second=None,  # what cores gain is an input, DRAM's part in it included
             link_bytes_per_second=self._figure(at, "drive_link", 1e9),
             power=replace(
                 profile.power,
