@@ -4,8 +4,9 @@
  *
  * A mark is `movz xzr, #0xC5D0+n`, a no-operation on any ARMv8 core. Mark 15 switches the model on, mark 14 off; in
  * between each block that runs is scheduled with the addresses of its loads and stores. At every mark one JSON object
- * with all counters of that core, the mark itself included, goes to the file of the option `out`, at most MOST_LINES of
- * them: the guest is not trusted. Options: out=FILE, and the parameters of the core, name=value.
+ * with all counters of each core, the mark itself included, goes to the file of the option `out`, that of the core
+ * which executed it first, at most MOST_LINES of them: the guest is not trusted. Options: out=FILE, and the parameters
+ * of the core, name=value. Cores must take turns, as they do under -icount.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -33,6 +34,7 @@ struct running {
     struct core *core;
     const struct block *block;
     uint32_t scheduled; /* instructions of the block, by marks in it */
+    uint64_t instructions; /* of a machine of several cores */
     size_t count;
     struct access accesses[MOST_ACCESSES];
 };
@@ -45,7 +47,7 @@ static struct translation *translations;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static FILE *out;
 static unsigned lines;
-static bool on;
+static bool on, several;
 
 static void hooks(qemu_plugin_id_t id);
 
@@ -68,6 +70,9 @@ static void schedule(struct running *r, uint32_t end, uint64_t next)
     r->scheduled = end;
     r->count = 0;
 }
+
+/* Of several cores: QEMU 10.0 fails as soon as a second core begins, if instructions are counted inline. */
+static void count_block(unsigned core, void *count) { cores[core]->instructions += (uintptr_t)count; }
 
 static void begin_block(unsigned core, void *data)
 {
@@ -92,17 +97,17 @@ static void note_access(unsigned core, qemu_plugin_meminfo_t info, uint64_t addr
 static void write_line(unsigned core, unsigned mark, uint32_t ahead)
 {
     const struct counters *c = &cores[core]->core->counters;
+    uint64_t executed = several ? cores[core]->instructions : qemu_plugin_u64_get(instructions, core);
     if (lines == MOST_LINES) return;
     lines++;
     fprintf(out, "{\"mark\":%u,\"core\":%u,\"instructions\":%" PRIu64 ",\"detail_instructions\":%" PRIu64, mark, core,
-            qemu_plugin_u64_get(instructions, core) - ahead, c->instructions);
+            executed - ahead, c->instructions);
     fprintf(out, ",\"cycles\":%" PRIu64 ",\"dram_bytes\":%" PRIu64 ",\"loads\":%" PRIu64 ",\"stores\":%" PRIu64,
             c->cycles, c->dram_bytes, c->loads, c->stores);
     fprintf(out, ",\"l1_misses\":%" PRIu64 ",\"l2_misses\":%" PRIu64 ",\"tlb_misses\":%" PRIu64,
             c->l1_misses, c->l2_misses, c->tlb_misses);
     fprintf(out, ",\"instruction_misses\":%" PRIu64 ",\"prefetches\":%" PRIu64 ",\"branches\":%" PRIu64
             ",\"mispredicted\":%" PRIu64 "}\n", c->instruction_misses, c->prefetches, c->branches, c->mispredicted);
-    fflush(out);
 }
 
 /* Translations with and without the model's callbacks differ: all are thrown away, and hooks are set anew. */
@@ -129,6 +134,8 @@ static void note_mark(unsigned core, void *data)
     struct running *r = cores[core];
     if (r->block && end <= r->block->instructions) schedule(r, end, r->block->start + 4 * (uint64_t)end);
     write_line(core, mark, (uint32_t)(packed >> (4 + PLACE_BITS)));
+    for (unsigned other = 0; other < MOST_CORES; other++) if (other != core && cores[other]) write_line(other, mark, 0);
+    fflush(out);
     bool wanted = mark == MARK_ON || (on && mark != MARK_OFF), changes = wanted != on && lines < MOST_LINES;
     if (changes) on = wanted;
     pthread_mutex_unlock(&lock);
@@ -153,7 +160,8 @@ static void translate_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
             qemu_plugin_register_vcpu_mem_cb(instruction, note_access, CALLBACK_WITHOUT_REGISTERS, READS_AND_WRITES,
                                              (void *)(uintptr_t)i);
     }
-    qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, INLINE_ADD, instructions, count);
+    if (several) qemu_plugin_register_vcpu_tb_exec_cb(tb, count_block, CALLBACK_WITHOUT_REGISTERS, (void *)count);
+    else qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, INLINE_ADD, instructions, count);
     if (!t) return;
     t->block = (struct block){ qemu_plugin_tb_vaddr(tb), (uint32_t)count, t->operations };
     qemu_plugin_register_vcpu_tb_exec_cb(tb, begin_block, CALLBACK_WITHOUT_REGISTERS, &t->block);
@@ -201,8 +209,8 @@ static bool take_option(const char *option)
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info *info, int argc, char **argv)
 {
-    (void)info;
     plugin = id;
+    several = info->most_cores > 1;
     parameters = DEFAULT_PARAMETERS;
     for (int i = 0; i < argc; i++) {
         if (take_option(argv[i])) continue;

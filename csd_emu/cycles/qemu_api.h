@@ -16,7 +16,7 @@ typedef uint32_t qemu_plugin_meminfo_t;
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
 struct qemu_plugin_scoreboard;
-struct qemu_info;
+struct qemu_info { const char *target; int oldest_version, version; bool whole_machine; int cores, most_cores; };
 typedef struct { struct qemu_plugin_scoreboard *score; size_t offset; } qemu_plugin_u64;
 
 enum { CALLBACK_WITHOUT_REGISTERS = 0, READS_AND_WRITES = 3, INLINE_ADD = 0 };

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from csd_emu.profiles.core_sharing import phase_gain
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
 REFERENCE_HERTZ = 1e9
@@ -104,7 +105,8 @@ class Profile:
         cores: CPU cores.
         clock_hertz: their clock.
         instructions_per_cycle: of training code on one core, in instructions of the reference core.
-        parallel_efficiency: share of `cores` that parallel kernels gain, 0 to 1.
+        parallel_efficiency: share of `cores` that parallel kernels gain, 0 to 1; of ``core_model: instructions``, and
+            of cycles without a bandwidth of DRAM.
         dram_bytes: memory.
         dram_bytes_per_second: of that memory, for all cores together; None for a bandwidth that limits nothing.
         flash_bytes_per_second: sequential reads by the drive's own engine; by a host, of all its drives together.
@@ -141,17 +143,18 @@ class Profile:
     def cycle_scale(self, phase: str, dram_bytes_per_cycle: float) -> float:
         """Return what seconds of `phase` on a core of one nanosecond a cycle are multiplied by to become this drive's.
 
-        A phase that all cores share is no faster than DRAM brings its bytes (the roofline of Williams, Waterman and
-        Patterson, CACM 52 (4), 2009): its gain from cores is at most bandwidth over what one core asks.
+        Cores gain what `phase_gain` says of what one core asks of DRAM; without a bandwidth of DRAM, what they gain of
+        instructions.
         """
-        asked = dram_bytes_per_cycle * self.clock_hertz.value
-        if self.dram_bytes_per_second is None or not asked:
+        if self.dram_bytes_per_second is None:
             return 1.0 / self._speed(phase)
-        return 1.0 / self._speed(phase, self.dram_bytes_per_second.value / asked)
+        dram_share = dram_bytes_per_cycle * self.clock_hertz.value / self.dram_bytes_per_second.value
+        gain = phase_gain(phase, dram_share, int(self.cores.value))
+        return REFERENCE_HERTZ / (self.clock_hertz.value * gain)
 
-    def _speed(self, phase: str, most_gain: float = float("inf")) -> float:
-        """Return the cycles of a phase in a nanosecond, with no more gain from cores than that."""
-        gain = min(most_gain, max(1.0, self.cores.value * self.parallel_efficiency.value))
+    def _speed(self, phase: str) -> float:
+        """Return the cycles of a phase in a nanosecond, if cores gain their number times the parallel efficiency."""
+        gain = max(1.0, self.cores.value * self.parallel_efficiency.value)
         return self.clock_hertz.value / REFERENCE_HERTZ * (gain if phase in PARALLEL_PHASES else 1.0)
 
     def device_seconds(self, counted: PhaseSeconds) -> PhaseSeconds:

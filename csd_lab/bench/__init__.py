@@ -18,6 +18,7 @@ _EMULATION = ("repeatability", "startup", "slowdown", "memory", "image", "calibr
 BENCHES = {
     **dict.fromkeys(_EMULATION, "emulation"),
     "fidelity": "bench_fidelity",
+    "threads": "bench_threads",
     "metrics": "monitoring.bench_metrics",
     **dict.fromkeys(("scrape", "page"), "monitoring.served_pages"),
     "kill": "endurance.killed_runs",

@@ -40,9 +40,9 @@ SHOWN_CHARACTERS = 1500
 
 
 def run_program(
-    image: Image, plugin: CyclePlugin, command: str, files: Mapping[str, bytes], deadline_seconds: float
+    image: Image, plugin: CyclePlugin, command: str, files: Mapping[str, bytes], deadline_seconds: float, cores: int = 1
 ) -> tuple[list[CycleMark], str]:
-    """Boot the drives' image with one core, run `command` in place of its system; return its marks and what it printed.
+    """Boot the drives' image, run `command` in place of its system; return its marks and what it printed.
 
     Args:
         image: of the drives; it stays as it is.
@@ -50,6 +50,7 @@ def run_program(
         command: of a shell, run in the folder of the files.
         files: relative path -> content.
         deadline_seconds: wall time for boot and program.
+        cores: of the machine; each mark then has a line for each core, that which executed it first.
 
     Raises:
         CalibrationError: the program failed, or took too long; carries what it printed last.
@@ -58,7 +59,7 @@ def run_program(
         initrd, marks = Path(name, "initrd"), Path(name, "marks")
         initrd.write_bytes(image.initrd.read_bytes() + archive(_entries(command, files)))
         bootable = Bootable(image.disk, image.kernel, initrd, f"{image.cmdline} rdinit=/benchmark-init")
-        started = [*machine_command(bootable), "-plugin", plugin.options(marks)]
+        started = [*machine_command(bootable), "-smp", str(cores), "-plugin", plugin.options(marks)]
         try:
             done = subprocess.run(
                 started, stdin=subprocess.DEVNULL, capture_output=True, timeout=deadline_seconds, check=False

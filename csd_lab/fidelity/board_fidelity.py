@@ -11,12 +11,12 @@ import msgspec
 from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.image import ImageStore
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
+from csd_emu.profiles.core_sharing import speed_up
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.fidelity.bare_machine import require_compiler
 from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks, ncnn_files
 from csd_lab.fidelity.board_measurement import MeasuredBoard
-from csd_lab.fidelity.core_sharing import speed_up
 from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
 
 BANDWIDTH, LATENCY, NETWORK, THREADS, COREMARK = "bandwidth", "latency", "network", "threads", "coremark"

@@ -24,12 +24,23 @@ POWER_OFF = [0x52800100, 0x72B08000, 0xD4000002]  # movz w0, #8; movk w0, #0x840
 BASE = 0x40200000  # the machine puts its device tree before
 
 
-def run_program(folder: Path, words: list[int], options: str) -> subprocess.CompletedProcess[str]:
+def run_program(folder: Path, words: list[int], options: str, cores: int = 1) -> subprocess.CompletedProcess[str]:
     program = folder / "program.bin"
     program.write_bytes(struct.pack(f"<{len(words)}I", *words))
     machine = ["-machine", "virt", "-cpu", "cortex-a53", "-display", "none", "-serial", "none", "-monitor", "none"]
     loader = f"loader,file={program},addr={BASE:#x},cpu-num=0,force-raw=on"
-    command = [find_qemu().emulator, *machine, "-icount", "shift=0", "-device", loader, "-plugin", options]
+    command = [
+        find_qemu().emulator,
+        *machine,
+        "-icount",
+        "shift=0",
+        "-smp",
+        str(cores),
+        "-device",
+        loader,
+        "-plugin",
+        options,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -58,6 +69,20 @@ def test_instructions_are_counted_exactly_and_cycles_as_the_model_does(tmp_path:
         second = core.run([OFF], (), end + 20, end + 16)
         assert [mark.cycles for mark in marks] == [0, first, second, second]
         assert marks[-1].dram_bytes == core.counters.dram_bytes >= 8 * TIMES
+
+
+def test_a_mark_tells_of_every_core_first_of_the_one_that_executed_it(tmp_path: Path) -> None:
+    # movz w0, #3; movk w0, #0xC400, lsl 16; movz x1, #1; adr x2, second; hvc #0: starts core 1
+    start = [0x52800060, 0x72B88000, 0xD2800021, 0x10000102, 0xD4000002]
+    take_turns = [0xD503203F] * 2  # yield
+    first = [ON, *start, *take_turns, PHASE, *POWER_OFF]
+    second = [*LOOP, 0xD503207F, 0x17FFFFFF]  # wfi; b .-4
+    plugin = CyclePlugin.build(tmp_path / "built", CoreParameters())
+    assert run_program(tmp_path, [*first, *second], plugin.options(tmp_path / "marks"), cores=2).returncode == 0
+    marks = read_marks(tmp_path / "marks")
+    assert [(mark.mark, mark.core) for mark in marks] == [(15, 0), (15, 1), (1, 0), (1, 1)]
+    assert [mark.instructions for mark in marks[:3]] == [1, 0, 9]
+    assert 1 + 2 * TIMES <= marks[3].detail_instructions <= marks[3].instructions <= 3 + 2 * TIMES
 
 
 def test_a_guest_may_execute_any_marks_as_often_as_it_likes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from csd_emu.config.array_file import DeviceGroup
 from csd_emu.profiles import PARALLEL_PHASES, PROFILES, Profile, Sourced, get_profile, profile_files, user_profiles
+from csd_emu.profiles.core_sharing import phase_gain
 from csd_emu.profiles.profile import REFERENCE_HERTZ
 from csd_emu.profiles.profile_files import read_profile
 from firmware_agent.clock import PHASES
@@ -52,18 +53,21 @@ def test_cores_speed_up_parallel_phases_alone_by_at_most_their_number(profile: P
 
 
 @given(profile=profiles, asked=st.floats(0, 64), bandwidth=st.floats(1e8, 1e11))
-def test_cores_gain_no_more_than_their_dram_can_bring(profile: Profile, asked: float, bandwidth: float) -> None:
+def test_in_cycles_cores_gain_what_serial_work_and_dram_leave_them(
+    profile: Profile, asked: float, bandwidth: float
+) -> None:
     free = dataclasses.replace(profile, dram_bytes_per_second=None)
     bound = dataclasses.replace(profile, dram_bytes_per_second=Sourced(bandwidth, "assumed"))
+    cores, clock = int(profile.cores.value), profile.clock_hertz.value
     for phase in PHASES:
-        cycles = profile.clock_hertz.value / REFERENCE_HERTZ
         assert free.cycle_scale(phase, asked) == pytest.approx(
             profile.scale(phase) * profile.instructions_per_cycle.value
         )
-        assert bound.cycle_scale(phase, 0) == free.cycle_scale(phase, asked) <= bound.cycle_scale(phase, asked)
-        gain = 1 / bound.cycle_scale(phase, asked) / cycles
-        if phase in PARALLEL_PHASES:
-            assert gain * asked * profile.clock_hertz.value <= bandwidth * (1 + 1e-9)
+        gain = REFERENCE_HERTZ / clock / bound.cycle_scale(phase, asked)
+        assert gain == pytest.approx(phase_gain(phase, asked * clock / bandwidth, cores))
+        assert bound.cycle_scale(phase, 0) <= bound.cycle_scale(phase, asked) * (1 + 1e-12)
+        other = dataclasses.replace(bound, parallel_efficiency=Sourced(0.5, "assumed"))
+        assert other.cycle_scale(phase, asked) == bound.cycle_scale(phase, asked)
 
 
 @pytest.mark.parametrize(

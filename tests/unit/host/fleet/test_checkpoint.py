@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.profiles import Sourced, get_profile
+from csd_emu.profiles import Sourced, core_sharing, get_profile
 from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
@@ -233,6 +233,14 @@ def test_a_band_moves_no_second() -> None:
     exact = dataclasses.replace(profile, clock_hertz=dataclasses.replace(profile.clock_hertz, band=None))
     array, job = ArrayConfig.model_validate(ARRAY), JobConfig.model_validate(JOB_FILE)
     assert job_sha256(array, job, None, [profile]) == job_sha256(array, job, None, [exact])
+
+
+@pytest.mark.parametrize("core_model", ["instructions", "cycles"])
+def test_the_law_that_cores_follow_counts_with_cycles_alone(core_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, job = ArrayConfig.model_validate(ARRAY | {"core_model": core_model}), JobConfig.model_validate(JOB_FILE)
+    before = job_sha256(array, job, None, [])
+    monkeypatch.setattr(core_sharing, "SHARING_VERSION", core_sharing.SHARING_VERSION + 1)
+    assert (job_sha256(array, job, None, []) == before) == (core_model == "instructions")
 
 
 def test_the_header_names_every_field_of_a_state() -> None:

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.profiles import core_sharing
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.app.gate.gate_baseline import (
     GateBaseline,
     check_clock,
     check_comparable,
     check_writable,
+    describe_array,
     describe_job,
     list_differences,
     make_baseline,
@@ -168,6 +170,16 @@ def test_data_of_ones_own_are_known_by_their_name_wherever_the_checkout_lies() -
         for source in ("/a/data/mine.npz", "/b/c/mine.npz", "/a/data/ours.npz")
     )
     assert here == there != other
+
+
+def test_a_baseline_of_another_law_of_cores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = array(core_model="cycles")
+    before = make_baseline(job(), mine, "modelled", {}, {})
+    check_comparable(Path("base.json"), before, job(), mine)
+    monkeypatch.setattr(core_sharing, "SHARING_VERSION", 99)
+    with pytest.raises(ConfigurationError, match=r"array\.core_sharing\.version: 2 there, 99 here"):
+        check_comparable(Path("base.json"), before, job(), mine)
+    assert describe_array(array()) == describe_array(array(core_model="instructions"))
 
 
 def test_another_clock_is_refused() -> None:
