@@ -21,6 +21,9 @@ PARALLEL_PHASES = frozenset({"forward", "backward", "update", "tail"})
 ASSUMED = "assumed"
 # Cycles may be off by so much, either way: the worst of 59 networks on three boards (docs/boards.md).
 CYCLE_BAND = 0.8, 1.25
+# And seconds on several cores by so much: least, as speed-ups of 43 networks came out (docs/boards.md); most, if torch's
+# threads gained as little as `csd-emu bench threads` counts (docs/cycles.md).
+SHARING_BAND = 0.94, 1.9
 # An end of the figures' bands: ``low`` has the fewest seconds and joules, ``high`` the most.
 End = Literal["low", "high"]
 
@@ -164,10 +167,15 @@ class Profile:
         )
 
     def at(self, end: End, cycles: bool = False) -> Profile:
-        """Return the profile with all figures at one end of their bands; with `cycles` their error is on the clock."""
+        """Return the profile with all figures at one end of their bands.
+
+        With `cycles` the error of the core model is on the clock, and that of what several cores gain by its law.
+        """
         least = end == "low"
         moved: Profile = replace(_moved(self, least), power=_moved(self.power, least))
         error = CYCLE_BAND[not least] if cycles else 1.0
+        if cycles and self.cores.value > 1 and self.dram_bytes_per_second is not None:
+            error *= SHARING_BAND[not least]
         return replace(moved, clock_hertz=Sourced(moved.clock_hertz.value / error, moved.clock_hertz.source))
 
     def entries(self) -> list[FigureEntry]:

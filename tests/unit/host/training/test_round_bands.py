@@ -114,6 +114,8 @@ def test_cycles_may_be_off_too_and_assumed_ones_more() -> None:
     for end, factor in (("low", 0.8), ("high", 1.25)):
         assert model.at(end).step_seconds(8).total == pytest.approx(factor * model.step_seconds(8).total)
     assumed = AssumedCycles(flat)
+    shared = TableModel(table, without_bands(NEWPORT))
+    assert shared.at("high").step_seconds(8).total > 1.8 * model.at("high").step_seconds(8).total
     low, middle, high = (each.device_seconds(ones, {}) for each in (assumed.at("low"), assumed, assumed.at("high")))
     assert low.forward == pytest.approx(middle.forward * 1.4 / 1.9 * 0.8)
     assert high.forward == pytest.approx(middle.forward * 3.6 / 1.9 * 1.25)
