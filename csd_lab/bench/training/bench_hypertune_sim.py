@@ -12,7 +12,7 @@ import numpy as np
 
 from csd_emu.perfmodel.host_node import link_of
 from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
+from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore, CoreModel
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, array_of, spread_over
 from csd_lab.bench.training.tuning_baselines import LoadBalanced, Policy, Proportional, Static
@@ -20,6 +20,7 @@ from csd_lab.bench.training.tuning_simulation import Scenario, oracle, simulate
 from csd_lab.simulate.slowdown_traces import SlowdownProcess, draw_traces
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
+from host.core.summary import name_clock
 from host.policies.batching.device_speeds import device_classes
 from host.policies.batching.hypertune_rule import Retuner, RetuneRules
 from host.policies.batching.stannis import plan_batches, plan_equal
@@ -30,6 +31,7 @@ VARIANT_TRACES = 250
 DRIVES = 36
 MODEL, SHAPE = ModelSpec("mobilenet_v2"), (3, 224, 224)
 PARAMETERS = 3_504_872
+CORE_MODEL: CoreModel = "cycles"
 SLOW_BATCH = 32
 COST_STEPS = 1.0
 STRAGGLER_FACTOR = 1.25
@@ -63,7 +65,8 @@ def bench_hypertune_sim(bench: Bench) -> BenchReport:
     Figures: `mean_over_oracle`, HyperTune's records per second over those of an oracle that knows each step's speeds
     and retunes free, mean of all traces, with `sync.straggler_factor` 1.25 as runs do it: a late device gives up at the
     deadline; `at_least_static`, share of the traces in which it is no slower than STANNIS' batches that stay as they
-    are; `mean_over_oracle_waiting`, without patience, as by default: every device is waited for. Clock: modelled.
+    are; `mean_over_oracle_waiting`, without patience, as by default: every device is waited for. Clock: modelled,
+    with the cycles of the drives' cores.
     """
     began = time.monotonic()
     chunks = [(bench.seed, first, min(CHUNK, TRACES - first)) for first in range(0, TRACES, CHUNK)]
@@ -87,15 +90,15 @@ def bench_hypertune_sim(bench: Bench) -> BenchReport:
         "traces": traces,
         "wall_seconds": time.monotonic() - began,
     }
-    return bench.report("modelled", figures, samples, "native")
+    return bench.report(name_clock("modelled", CORE_MODEL), figures, samples, "native")
 
 
 @cache
 def scenario() -> Scenario:
     """Return the array: Newport drives and the host at the middle of its ratio, with STANNIS' batches."""
-    config = array_of("hypertune-sim", DRIVES, "native", host={"trains": True})
+    config = array_of("hypertune-sim", DRIVES, "native", host={"trains": True}, core_model=CORE_MODEL)
     sync = SyncSection(tuning=TuningSection(slow_batch=SLOW_BATCH, largest_batch=4096))
-    classes = device_classes(config, CalibrationStore(SHIPPED).of(MODEL, SHAPE), sync)
+    classes = device_classes(config, CalibrationStore(SHIPPED, core_model=CORE_MODEL).of(MODEL, SHAPE), sync)
     tables = [known.speed for known in classes.values()]
     link = link_of(config.link, get_profile(config.host.profile))
     # Weights to all drives, gradients from them, through the host's end of the link.
@@ -182,6 +185,7 @@ def _describe() -> dict[str, Any]:
     seconds = [table.seconds(int(batch)) for table, batch in zip(known.tables, known.batches, strict=True)]
     return {
         "model": MODEL.name,
+        "core_model": CORE_MODEL,
         "batches": {"drive": int(known.batches[0]), "host": int(known.batches[-1])},
         "compute_seconds": {"drive": seconds[0], "host": seconds[-1]},
         "sync_seconds": known.sync_seconds,

@@ -16,6 +16,20 @@ def test_the_array_has_the_size_that_is_promised_and_finishes_together() -> None
     assert 0 < known.sync_seconds < 0.1 * max(seconds)
 
 
+def test_seconds_are_of_cycles_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = hypertune_sim._describe()
+    assert described["core_model"] == "cycles"
+    monkeypatch.setattr(hypertune_sim, "CORE_MODEL", "instructions")
+    scenario.cache_clear()
+    try:
+        counted = hypertune_sim._describe()
+    finally:
+        scenario.cache_clear()
+    assert counted["core_model"] == "instructions"
+    # A Cortex-A53 needs more than a cycle for an instruction, and the profile assumes less than two.
+    assert described["compute_seconds"]["drive"] > 1.2 * counted["compute_seconds"]["drive"]
+
+
 @pytest.mark.slow
 def test_chunks_do_not_change_what_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypertune_sim, "TRACE_PROCESS", SlowdownProcess(steps=120, mean_gap_steps=20))
