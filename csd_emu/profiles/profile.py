@@ -21,7 +21,7 @@ PARALLEL_PHASES = frozenset({"forward", "backward", "update", "tail"})
 ASSUMED = "assumed"
 # Cycles may be off by so much, either way: the worst of 59 networks on three boards (docs/boards.md).
 CYCLE_BAND = 0.8, 1.25
-# And seconds on several cores by so much: least, as speed-ups of 43 networks came out (docs/boards.md); most, if torch's
+# And seconds on several cores: least, as speed-ups of 43 networks came out (docs/boards.md); most, if torch's
 # threads gained as little as `csd-emu bench threads` counts (docs/cycles.md).
 SHARING_BAND = 0.94, 1.9
 # An end of the figures' bands: ``low`` has the fewest seconds and joules, ``high`` the most.
