@@ -17,6 +17,7 @@ from host.cli.common_options import JobFile, Json, TunerOption
 from host.core.console import StageProgress, console, print_json, print_whole
 from host.core.figure_bands import format_band
 from host.core.interrupts import INTERRUPTS
+from host.core.summary import name_clock
 
 if TYPE_CHECKING:
     from csd_lab.simulate.simulation_figures import (
@@ -104,7 +105,8 @@ def _print_end(report: SimulateReport | SimulateServersReport, retunes: list[Sim
     for note in report.notes:
         console.print(note, markup=False, soft_wrap=True)
     print_assumed(report.assumed)
-    console.print(f"{report.steps} steps in {report.wall_seconds:.2f} s of wall time; clock: {report.clock}")
+    clock = name_clock(report.clock, report.core_model)
+    console.print(f"{report.steps} steps in {report.wall_seconds:.2f} s of wall time; clock: {clock}")
 
 
 def print_assumed(figures: list[AssumedFigure]) -> None:

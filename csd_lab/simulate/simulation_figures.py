@@ -8,6 +8,7 @@ import msgspec
 
 from csd_emu.util.renamed import Renamed, old_name_of
 from host.core.figure_bands import Band
+from host.core.summary import INSTRUCTIONS
 from host.monitoring.report.comparison import AssumedFigure
 
 
@@ -103,6 +104,7 @@ class SimulateReport(msgspec.Struct, frozen=True):
         host_trains: whether the host takes part.
         steps: so many.
         clock: of all seconds but `wall_seconds`: ``modelled``.
+        core_model: what a nanosecond of them stands for: one of ``instructions`` or of ``cycles``.
         basis: ``simulated``.
         runs: one for each of the low, the middle and the high end of what a host is worth.
         notes: what to know when reading them.
@@ -122,6 +124,7 @@ class SimulateReport(msgspec.Struct, frozen=True):
     notes: list[str]
     assumed: list[AssumedFigure]
     wall_seconds: float
+    core_model: str = INSTRUCTIONS
 
 
 class TreeSeconds(msgspec.Struct, frozen=True):
@@ -238,6 +241,7 @@ class SimulateServersReport(msgspec.Struct, frozen=True):
         reduce_every: after so many steps servers add up.
         allreduce: how.
         clock: of all seconds but `wall_seconds`: ``modelled``.
+        core_model: what a nanosecond of them stands for: one of ``instructions`` or of ``cycles``.
         basis: ``simulated``.
         runs: one for each of the low, the middle and the high end of what a host is worth; one alone if none trains.
         notes: what to know when reading them.
@@ -260,3 +264,4 @@ class SimulateServersReport(msgspec.Struct, frozen=True):
     notes: list[str]
     assumed: list[AssumedFigure]
     wall_seconds: float
+    core_model: str = INSTRUCTIONS

@@ -69,6 +69,7 @@ def report_simulation(
         "drives": int(tree.is_drive.sum()),
         "steps": request.steps,
         "clock": MODELLED,
+        "core_model": "+".join(sorted({array.core_model for array in request.arrays.values()})),
         "basis": SIMULATED,
         "notes": list(dict.fromkeys(remarks + [trace.ended for _, trace in done if trace.ended])),
         "assumed": _assumed(config, tree),

@@ -16,7 +16,7 @@ from firmware_agent.common.units import format_bytes
 from host.app.prepare import read_placement
 from host.core.console import console, figures_table, print_whole
 from host.core.device_time import MODELLED, WALL
-from host.core.summary import Summary
+from host.core.summary import INSTRUCTIONS, Summary, name_clock
 from host.policies.selection.selection_report import SelectionReport
 from host.policies.split.cut_decision import CutDecision, CutRow
 from host.training.split.decide_cut import settle
@@ -101,6 +101,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
         devices: which devices train; null if that was not asked for.
         summary: of the run in which that was found out; null if nothing was started.
         applied: whether this run went on with the chosen devices.
+        core_model: what a nanosecond of counted or modelled seconds stands for: one of ``instructions`` or ``cycles``.
     """
 
     model: str
@@ -110,6 +111,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     devices: SelectionReport | None = None
     summary: Summary | None = None
     applied: bool = False
+    core_model: str = INSTRUCTIONS
 
 
 def placement_plan(request: PlacementRequest, situation: SplitProblem, decision: CutDecision) -> CutReport:
@@ -172,6 +174,7 @@ def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
         input_shape=list(request.shape),
         array=request.config.name,
         placement=placement_plan(request, choice.situation, choice.decision),
+        core_model=request.config.core_model,
     )
 
 
@@ -194,10 +197,11 @@ def print_plan(report: PlanReport) -> None:
     """Print everything that was planned."""
     shape = "x".join(map(str, report.input_shape))
     if report.placement is not None:
-        print_placement(report.placement, f"{report.model} at {shape} on {report.array}")
+        clock = name_clock(report.placement.clock, report.core_model)
+        print_placement(report.placement, f"{report.model} at {shape} on {report.array}", clock)
 
 
-def print_placement(plan: CutReport, title: str) -> None:
+def print_placement(plan: CutReport, title: str, clock: str) -> None:
     """Print a row for each of the best cuts, which one is chosen and why, and why others cannot be."""
     table = figures_table(f"Placement: {title}", _COLUMNS, left=(_COLUMNS[0], ""))
     shown = _best(plan)
@@ -211,7 +215,7 @@ def print_placement(plan: CutReport, title: str) -> None:
         console.print(f"not before {names}: {reason}", markup=False, soft_wrap=True)
     overlap = "overlaps what drives compute" if plan.overlapped else "does not overlap what drives compute"
     console.print(
-        f"clock of all seconds: {plan.clock}. {plan.drives} drives, {plan.records} records a step, a link of "
+        f"clock of all seconds: {clock}. {plan.drives} drives, {plan.records} records a step, a link of "
         f"{format_bytes(plan.link_bytes_per_second)}/s; the exchange {overlap}.",
         markup=False,
         soft_wrap=True,

@@ -23,6 +23,7 @@ from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console, figures_table, print_json, print_summary, print_whole
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
+from host.core.summary import name_clock
 from host.monitoring.report.charts.chart_svg import paint_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
 from host.policies.selection.cluster import Range
@@ -120,7 +121,14 @@ def plan_devices(
 def _report(request: RunRequest, devices: SelectionReport) -> PlanReport:
     shape = [int(size) for size in request.dataset.images.shape[1:]]
     name = request.config.name if request.server_group is None else request.server_group.config.name
-    return PlanReport(model=request.job.model, input_shape=shape, array=name, placement=None, devices=devices)
+    return PlanReport(
+        model=request.job.model,
+        input_shape=shape,
+        array=name,
+        placement=None,
+        devices=devices,
+        core_model=request.config.core_model,
+    )
 
 
 # Of many configurations the best are shown, and the whole Pareto front; more are in --json.
@@ -152,7 +160,7 @@ def print_devices(report: PlanReport) -> None:
         _say(f"* {reason}")
     for note in plan.notes:
         _say(f"note: {note}")
-    _say(_rests_on(plan))
+    _say(_rests_on(plan, name_clock(plan.clock, report.core_model)))
     batches = ", ".join(f"{node} {batch}" for node, batch in plan.nodes.items())
     _say(f"chosen: {plan.chosen.name} (records per step: {batches}); {_sure(plan)}")
     if (summary := report.summary) is not None and not report.applied:
@@ -197,9 +205,9 @@ def _interval(value: Range) -> str:
     return f"{value.value:.4g} ±{value.half:.1%}" if value.half else f"{value.value:.4g}"
 
 
-def _rests_on(plan: SelectionReport) -> str:
+def _rests_on(plan: SelectionReport, clock: str) -> str:
     work = f"{plan.records:,.0f} records" if plan.same_work else "the records that each can reach"
-    what = f"for {work}, clock: {plan.clock}, intervals of {plan.confidence:.0%}"
+    what = f"for {work}, clock: {clock}, intervals of {plan.confidence:.0%}"
     if not plan.trials:
         return f"estimates {what}; nothing was measured: all rests on calibration tables"
     tried = "; ".join(f"{row.name}: {row.steps} steps of {row.step_seconds:.4g} s" for row in plan.trials)
