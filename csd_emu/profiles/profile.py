@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from csd_emu.profiles.core_sharing import phase_gain
+from csd_emu.profiles.core_sharing import SERIAL_SHARES, phase_gain
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
 REFERENCE_HERTZ = 1e9
@@ -21,15 +21,15 @@ PARALLEL_PHASES = frozenset({"forward", "backward", "update", "tail"})
 ASSUMED = "assumed"
 # Cycles may be off by so much, either way: the worst of 59 networks on three boards (docs/boards.md).
 CYCLE_BAND = 0.8, 1.25
-# And seconds on several cores: least, as speed-ups of 43 networks came out (docs/boards.md); most, if torch's
-# threads gained as little as `csd-emu bench threads` counts (docs/cycles.md).
-SHARING_BAND = 0.94, 1.9
+# And the seconds of what several cores share: least, as the speed-ups of networks came out (docs/boards.md); most, if
+# torch's threads gained as little as was counted in single runs (docs/cycles.md).
+SHARING_BAND = 0.9, 1.9
 # An end of the figures' bands: ``low`` has the fewest seconds and joules, ``high`` the most.
 End = Literal["low", "high"]
 
 
 class FigureBand(msgspec.Struct, frozen=True):
-    """The least and the most that a figure may be, and where they come from."""
+    """A figure's plausible range, and where it comes from."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Sourced:
     Attributes:
         value: in the unit of its name.
         source: begins with ``assumed`` where nothing published could be read.
-        band: what it may be as well; None for a figure that is exact, or of which nothing is said.
+        band: its plausible range; None for a figure that is exact, or of which nothing is known.
     """
 
     value: float
@@ -59,7 +59,7 @@ class Sourced:
 class FigureEntry(msgspec.Struct, frozen=True):
     """One figure of a profile: `unit` is empty for a count or ratio, `assumed` where nothing published backs it.
 
-    `band` is what it may be as well, null of a figure without one.
+    `band` is its plausible range, null of a figure without one.
     """
 
     figure: str
@@ -120,6 +120,7 @@ class Profile:
         power: what it draws.
         ratio: of a host, its speed in drives; None for a drive.
         chassis_watts: of a host, fans, board and supply losses; None for a drive.
+        band_end: end of their bands at which all figures stand (see `at`); None for the figures themselves.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Profile:
     ratio: HostRatio | None = None
     chassis_watts: Sourced | None = None
     dram_bytes_per_second: Sourced | None = None
+    band_end: End | None = None
 
     def scale(self, phase: str) -> float:
         """Return what the reference core's seconds of `phase` are multiplied by to become this drive's."""
@@ -150,10 +152,18 @@ class Profile:
         instructions.
         """
         if self.dram_bytes_per_second is None:
-            return 1.0 / self._speed(phase)
+            return self._cycle_error(phase) / self._speed(phase)
         dram_share = dram_bytes_per_cycle * self.clock_hertz.value / self.dram_bytes_per_second.value
         gain = phase_gain(phase, dram_share, int(self.cores.value))
-        return REFERENCE_HERTZ / (self.clock_hertz.value * gain)
+        return self._cycle_error(phase) * REFERENCE_HERTZ / (self.clock_hertz.value * gain)
+
+    def _cycle_error(self, phase: str) -> float:
+        """Return what seconds of cycles are multiplied by at an end of the bands."""
+        if self.band_end is None:
+            return 1.0
+        most = self.band_end == "high"
+        shared = phase in SERIAL_SHARES and self.cores.value > 1 and self.dram_bytes_per_second is not None
+        return CYCLE_BAND[most] * (SHARING_BAND[most] if shared else 1.0)
 
     def _speed(self, phase: str) -> float:
         """Return the cycles of a phase in a nanosecond, if cores gain their number times the parallel efficiency."""
@@ -166,17 +176,10 @@ class Profile:
             **{phase: getattr(counted, phase) * self.scale(phase) for phase in PhaseSeconds.__struct_fields__}
         )
 
-    def at(self, end: End, cycles: bool = False) -> Profile:
-        """Return the profile with all figures at one end of their bands.
-
-        With `cycles` the error of the core model is on the clock, and that of what several cores gain by its law.
-        """
-        least = end == "low"
-        moved: Profile = replace(_moved(self, least), power=_moved(self.power, least))
-        error = CYCLE_BAND[not least] if cycles else 1.0
-        if cycles and self.cores.value > 1 and self.dram_bytes_per_second is not None:
-            error *= SHARING_BAND[not least]
-        return replace(moved, clock_hertz=Sourced(moved.clock_hertz.value / error, moved.clock_hertz.source))
+    def at(self, end: End) -> Profile:
+        """Return the profile with all figures, and the errors of cycles, at one end of their bands."""
+        moved: Profile = replace(_moved(self, end), power=_moved(self.power, end), band_end=end)
+        return moved
 
     def entries(self) -> list[FigureEntry]:
         """Return every figure under its full name, for example ``power.idle_watts``, with its unit and source."""
@@ -194,8 +197,9 @@ class Profile:
                     yield prefix + field.name, figure
 
 
-def _moved(section: Any, least: bool) -> Any:
+def _moved(section: Any, end: End) -> Any:
     """Return a section with each figure at the end of its band that makes seconds and joules least, or most."""
+    least = end == "low"
     figures = {field.name: getattr(section, field.name) for field in fields(section)}
     moved = {
         name: replace(figure, value=figure.band.low if name.endswith(_COSTS) == least else figure.band.high)

@@ -68,17 +68,17 @@ _CHASSIS = {"chassis_power": _Entry("chassis_watts", WATTS, "100 W", may_be_low=
 
 
 class BandSection(Config):
-    """What a figure may be as well, from `low` to `high`, and where that comes from."""
+    """A figure's plausible range, from `low` to `high`, and where it comes from."""
 
     low: float | str
     high: float | str
-    source: _Source
+    source: Annotated[str, Field(min_length=3, pattern=r"^[^{}]*[^{}\s][^{}]*$")]
 
 
 class ProfileFigure(Config):
     """A figure in a profile file: a number, with a unit where it has one, and where it comes from.
 
-    `band` is what it may be as well.
+    `band` is its plausible range.
     """
 
     value: float | str
@@ -156,7 +156,6 @@ class _Reader:
     def _figure(self, key: str, entry: _Entry, base: object) -> Sourced | None:
         written: ProfileFigure | None = getattr(self._file, key)
         if written is not None:
-            value = self._value(f"{key}.value", written.value, entry)
             value, band = self._value(f"{key}.value", written.value, entry), None
             if written.band is not None:
                 low, high = (self._value(f"{key}.band.{end}", getattr(written.band, end), entry) for end in _ENDS)

@@ -13,7 +13,7 @@ from firmware_agent.common.errors import DriveUnfit
 _A53 = (0x41, 0xD03)
 _MOST_CORES, _MOST_LINES, _MOST_CHARACTERS = 4096, 20_000, 80
 _MACHINES = ("aarch64", "arm64")
-_TOOLS = ("taskset", "tar", "head", "sed", "mktemp")
+_TOOLS = ("taskset", "tar", "head", "tail", "tr", "sed", "mktemp")
 _CORE_NUMBER = re.compile(r"\d{1,4}")
 _PART = re.compile(r"(?:0x)?[0-9a-fA-F]{1,4}")
 _PYTHON = re.compile(r"cp3\d{1,2}")

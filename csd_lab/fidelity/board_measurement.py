@@ -27,8 +27,8 @@ from csd_lab.fidelity.board_runs import (
     find_drift,
     find_throttling,
     hottest,
+    reported_megahertz,
     running_clocks,
-    told_megahertz,
 )
 from csd_lab.fidelity.board_session import BoardSession
 from firmware_agent.common.errors import DriveUnfit
@@ -54,7 +54,7 @@ class BoardMeasurement(msgspec.Struct, frozen=True):
 
     Attributes:
         megahertz: of the core, from additions that wait for each other; the best repetition's.
-        told_megahertz: what the system said; None if it does not say.
+        reported_megahertz: what the system said; None if it does not say.
         most_celsius: of the hottest sensor; None if none is known.
         loops: name of a loop over memory (or ``read in N KiB``) -> nanoseconds.
         coremark: iterations per second; None if it was not run.
@@ -64,7 +64,7 @@ class BoardMeasurement(msgspec.Struct, frozen=True):
     """
 
     megahertz: float
-    told_megahertz: float | None
+    reported_megahertz: float | None
     most_celsius: float | None
     loops: dict[str, MeasuredFigure]
     coremark: MeasuredFigure | None = None
@@ -168,8 +168,23 @@ def figures_of(where: str, runs: Sequence[Repetition], read: Read, throttled: st
         read_ones = [read(run.output) for run in runs]
         values = {name: [one[name] for one in read_ones] for name in read_ones[0]}
     except (ValueError, KeyError) as error:
-        raise DriveUnfit(f"{where}: wrote what it never writes ({error}); see what runs there in its place") from error
+        raise DriveUnfit(f"{where}: its output cannot be read ({error}); run it there by hand") from error
     return {name: MeasuredFigure(each, throttled or find_drift(each)) for name, each in values.items()}
+
+
+def _measure_each(
+    running: _Measuring, programs: Sequence[BoardProgram], notes: list[str]
+) -> dict[str, dict[str, MeasuredFigure]]:
+    """Return the figures of each program; one that fails, but for the loops over memory, leaves a note."""
+    found = {}
+    for program in programs:
+        try:
+            found[program.name] = running.measure(program)
+        except DriveUnfit as error:
+            if program.name == LOOPS_PROGRAM:
+                raise
+            notes.append(str(error))
+    return found
 
 
 def measure_board(
@@ -191,7 +206,7 @@ def measure_board(
     Raises:
         ConfigurationError: a program that the user named cannot be read; nothing was measured.
         EnvironmentUnfit: there is no compiler for ARM.
-        DriveUnfit: a program failed there.
+        DriveUnfit: the loops over memory failed there; of another program that fails a note says so.
         DriveUnreachable: the connection broke, or it took too long.
     """
     programs, notes = choose_programs(session.facts, wanted)
@@ -199,13 +214,13 @@ def measure_board(
     session.upload({path: content for program in programs for path, content in program.files.items()})
     wait = wait or threading.Event().wait
     running = _Measuring(session, repetitions, progress, wait, session.sample(), notes=notes)
-    found = {program.name: running.measure(program) for program in programs}
+    found = _measure_each(running, programs, notes)
     loops = found[LOOPS_PROGRAM]
-    megahertz, told = ADDITIONS / min(loops.pop("clock").values) * 1000, told_megahertz(running.samples)
+    megahertz, told = ADDITIONS / min(loops.pop("clock").values) * 1000, reported_megahertz(running.samples)
     notes += clock_notes(megahertz, told, running.samples)
     return BoardMeasurement(
         megahertz=megahertz,
-        told_megahertz=told,
+        reported_megahertz=told,
         most_celsius=hottest(running.samples),
         loops=loops,
         coremark=found.get(COREMARK_PROGRAM, {}).get(COREMARK_PROGRAM),

@@ -125,7 +125,7 @@ def _networks(facts: BoardFacts, wanted: WantedPrograms, ncnn: Path, notes: list
         return []
     memory = facts.memory_bytes or 0
     large = [name for name, least in _LARGE_NETWORKS.items() if name in wanted.networks and memory < least]
-    notes += [f"{name} is not measured: it needs more memory than the board has" for name in large]
+    notes += [f"{name} is not measured: it needs more memory than the board is known to have" for name in large]
     networks = {name: shape for name, shape in wanted.networks.items() if name not in large}
     sizes = "".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in networks.items())
     files = ncnn_files(networks, ncnn, wanted.release, facts.python)

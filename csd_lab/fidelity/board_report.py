@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.fidelity.bare_machine import require_compiler
+from csd_lab.fidelity.benchmark_programs import read_program
 from csd_lab.fidelity.board_fidelity import BoardFidelity, compare_boards, load_network_files, summarize
 from csd_lab.fidelity.board_measurement import MeasuredBoard, measure_board
 from csd_lab.fidelity.board_programs import WantedPrograms
@@ -68,7 +70,7 @@ def compare_board(
         connect: opens a shell on the board.
 
     Raises:
-        ConfigurationError: a program is missing, or the file to save cannot be written; the board was not spoken with.
+        ConfigurationError: a program is missing, or the file to save cannot be written.
         EnvironmentUnfit: there is no compiler, or no QEMU of a release that was tried.
         DriveUnreachable: the board cannot be reached, or no longer; `HostKeyRefused` if its key is not the known one.
         DriveUnfit: csd-emu's programs do not run there.
@@ -101,17 +103,13 @@ def compare_board(
 
 
 def save_steady(entries: PublishedBoards, path: Path) -> list[str]:
-    """Write a board's entries to a file, in one step; return a line if it was not, for there are none.
-
-    Raises:
-        ConfigurationError: it cannot be written.
-    """
+    """Write a board's entries to a file, in one step; return what came of it."""
     if not (entries.boards or entries.memory or entries.coremark):
         return [f"{path} was not written: no entry's figures were steady; cool the board and try again"]
     try:
         replace_file(path, write_entries(entries).encode())
-    except OSError as error:
-        raise ConfigurationError(f"--save: {path} cannot be written ({error.strerror}); name another file") from error
+    except OSError as error:  # what was measured is worth more
+        return [f"{path} could not be written ({error.strerror}); --json has all that was measured"]
     return [f"{path} has what was steady, in the form of published boards"]
 
 
@@ -121,8 +119,11 @@ def _check(request: BoardRequest, published: PublishedBoards, paths: Paths) -> N
     CyclePlugin.build(paths.cycles, CoreParameters())
     if request.ncnn is not None:
         load_network_files(published, request.ncnn)
-    if request.save is not None and not request.save.absolute().parent.is_dir():
-        raise ConfigurationError(f"--save: the folder of {request.save} is not there; make it, or name another file")
+    for path in request.coremark:
+        read_program(path)
+    save = request.save
+    if save is not None and (save.is_dir() or not os.access(save.absolute().parent, os.W_OK)):
+        raise ConfigurationError(f"--save: {save} cannot be written; name a file in a folder of yours")
 
 
 def _table(request: CalibrationRequest, paths: Paths) -> tuple[CalibrationTable | None, list[str]]:

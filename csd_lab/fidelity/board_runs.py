@@ -108,12 +108,11 @@ def _number(word: str, limits: tuple[int, int]) -> int | None:
 
 
 def running_clocks(samples: Sequence[BoardSample]) -> list[int]:
-    """Return the clocks while a program ran, in kHz; of a short one, which ended before the first look, just after it.
+    """Return the clocks while a program ran, in kHz; none of one that ended before the first look.
 
-    Before the first one a core may idle at a lower clock, which is none of them.
+    Before and after it a core may idle at a lower clock.
     """
-    during = [each.clock_khz for each in samples if each.when == "during" and each.clock_khz is not None]
-    return during or [each.clock_khz for each in samples if each.when == "after" and each.clock_khz is not None]
+    return [each.clock_khz for each in samples if each.when == "during" and each.clock_khz is not None]
 
 
 def find_throttling(samples: Sequence[BoardSample], highest_khz: int = 0) -> str:
@@ -128,7 +127,8 @@ def find_throttling(samples: Sequence[BoardSample], highest_khz: int = 0) -> str
         return f"its clock fell from {begin / 1000:.0f} to {min(clocks) / 1000:.0f} MHz"
     flags = [each.firmware for each in samples if each.firmware is not None]
     for bit, name in _FIRMWARE_FLAGS.items():
-        began = flags and flags[-1] & ~flags[0] & 1 << bit + _SINCE_BOOT
+        # Linux' driver reads the flags and clears them, so that one may be set in the middle alone.
+        began = flags and any(value & ~flags[0] & 1 << bit + _SINCE_BOOT for value in flags)
         if began or any(value & 1 << bit for value in flags):
             return f"its firmware says: {name}"
     return ""
@@ -150,7 +150,7 @@ def hottest(samples: Sequence[BoardSample]) -> float | None:
     return max((each.celsius for each in samples if each.celsius is not None), default=None)
 
 
-def told_megahertz(samples: Sequence[BoardSample]) -> float | None:
+def reported_megahertz(samples: Sequence[BoardSample]) -> float | None:
     """Return the highest clock that the system told; None if it told none."""
     clocks = [each.clock_khz for each in samples if each.clock_khz is not None]
     return max(clocks) / 1000 if clocks else None

@@ -25,9 +25,9 @@ _CONNECT_SECONDS, _FACTS_SECONDS, _UPLOAD_SECONDS, _CLEAN_SECONDS = 60.0, 180.0,
 # A command's end, and what it wrote, come so much after its repetitions at most.
 _SLACK_SECONDS = 60.0
 # Of `mktemp`; the folder is removed whole in the end, so it must be one of ours.
-_FOLDER = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9._+-]*)+/csd-fidelity\.[A-Za-z0-9]{6,12}")
+_FOLDER = re.compile(r"(/(?!\.\.?/)[A-Za-z0-9._+-]+)*/csd-fidelity\.[A-Za-z0-9]{6,12}")
 _RUN = "board_run.sh"
-_MAKE_FOLDER = 'mktemp -d "${TMPDIR:-/tmp}/csd-fidelity.XXXXXXXX"'
+_MAKE_FOLDER = 'cd "${TMPDIR:-/tmp}" && mktemp -d "$PWD/csd-fidelity.XXXXXXXX"'
 
 
 def find_board(target: str, ssh_config: Path | None = None) -> DriveEntry:
@@ -145,7 +145,7 @@ class BoardSession:
         return repetitions[0].samples[0] if repetitions[0].samples else BoardSample("before")
 
     def _make_folder(self) -> str:
-        folder = self._run(_MAKE_FOLDER, _CLEAN_SECONDS).strip()
+        folder = (self._run(_MAKE_FOLDER, _CLEAN_SECONDS).split() or [""])[-1]  # a shell's greeting comes before
         if not _FOLDER.fullmatch(folder):
             raise DriveUnfit(
                 f"{self.where}: mktemp made {clean_text(folder)!r}, which is no folder of csd-emu's; see it"

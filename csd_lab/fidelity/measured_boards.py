@@ -161,7 +161,8 @@ def compare_steps(measured: MeasuredBoard, table: CalibrationTable) -> Iterable[
         milliseconds = (seconds.forward + seconds.backward + seconds.update) * 1e6 / measured.measurement.megahertz
         name, seen = f"{table.model}, step of {batch}", min(figure.values) * 1000
         error, source = milliseconds / seen - 1, measured.source
-        yield ComparedFigure(TRAINING, measured.board, name, "ms", milliseconds, seen, error, True, source)
+        counted = int(batch) in table.batches  # the table interpolates others
+        yield ComparedFigure(TRAINING, measured.board, name, "ms", milliseconds, seen, error, counted, source)
 
 
 def mark_figures(figures: Sequence[ComparedFigure], measured: MeasuredBoard) -> list[ComparedFigure]:

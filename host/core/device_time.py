@@ -14,7 +14,6 @@ from csd_emu.config.array_file import NATIVE, QEMU, REMOTE, ArrayConfig
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.calibration.cycle_counts import scaled
-from csd_emu.profiles.calibration.table_key import CYCLES_CORE
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
@@ -48,6 +47,9 @@ class StepModel(Protocol):
     def covers(self, batch_size: int) -> bool:
         """Return whether steps of this size were measured, or ones that run the same kernels."""
 
+    def at(self, end: End, /) -> StepModel:
+        """Return the same with the profile's figures, and errors of cycles, at one end of their bands."""
+
 
 class CountedCycles(Protocol):
     """What the counted seconds of one device, a nanosecond per instruction, are in cycles."""
@@ -80,8 +82,8 @@ class TableModel:
         return self.table.covers(batch_size)
 
     def at(self, end: End) -> TableModel:
-        """Return the same with the profile's figures, and the table's cycles, at one end of their bands."""
-        return replace(self, profile=self.profile.at(end, self.table.core == CYCLES_CORE))
+        """Return the same with the profile's figures, and errors of cycles, at one end of their bands."""
+        return replace(self, profile=self.profile.at(end))
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class CycleModel:
 
     def at(self, end: End) -> CycleModel:
         """Return the same with the profile's figures, and the cycles, at one end of their bands."""
-        return replace(self, profile=self.profile.at(end, True))
+        return replace(self, profile=self.profile.at(end))
 
 
 @dataclass(frozen=True)
@@ -125,15 +127,14 @@ class AssumedCycles:
     cycles: Mapping[str, float] = field(default_factory=lambda: ASSUMED_CYCLES)
 
     def device_seconds(self, counted: PhaseSeconds, _: Mapping[int, int]) -> PhaseSeconds:
-        """Return the drive's seconds for `counted` ones of a pass."""
-        assumed = self.profile.instructions_per_cycle.value
-        longer = {phase: cycles * assumed for phase, cycles in self.cycles.items()}
-        return scaled(self.profile.device_seconds(counted), longer)
+        """Return the drive's seconds for `counted` ones of a pass; it is taken to ask nothing of DRAM."""
+        scales = {phase: cycles * self.profile.cycle_scale(phase, 0.0) for phase, cycles in self.cycles.items()}
+        return scaled(counted, scales)
 
     def at(self, end: End) -> AssumedCycles:
         """Return the same with the profile's figures, and the cycles, at one end of their bands."""
         cycles = dict.fromkeys(self.cycles, _LEAST_CYCLES if end == "low" else _MOST_CYCLES)
-        return AssumedCycles(self.profile.at(end, True), cycles)
+        return AssumedCycles(self.profile.at(end), cycles)
 
 
 def _ratio(after: float, before: float) -> float:
@@ -161,6 +162,10 @@ class HostModel:
         """Return whether the drive's table has rows of the kernels that run at this batch size."""
         return self.drive.covers(batch_size)
 
+    def at(self, end: End) -> HostModel:
+        """Return the same with the drive at one end of its bands, and as many times as fast."""
+        return replace(self, drive=self.drive.at(end))
+
 
 class DeviceTime:
     """Turns what a device's stopwatch saw into seconds of its profile."""
@@ -183,10 +188,7 @@ class DeviceTime:
         """Return the same, with the same competitors, with all profiles at one end of their bands."""
         there = DeviceTime(
             {device: profile.at(end) for device, profile in self._profiles.items()},
-            {
-                device: model.at(end) if isinstance(model, TableModel) else model
-                for device, model in self._models.items()
-            },
+            {device: model.at(end) for device, model in self._models.items()},
             {device: cycles.at(end) for device, cycles in self._cycles.items()},
         )
         there._competitors = self._competitors

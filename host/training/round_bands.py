@@ -16,7 +16,7 @@ from csd_emu.profiles import Profile, Sourced, get_profile
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.device_time import COUNTED, MODELLED, WALL, DeviceTime
+from host.core.device_time import COUNTED, WALL, DeviceTime
 from host.core.figure_bands import Band
 from host.core.records import DeviceRound, RoundRecord
 
@@ -76,10 +76,6 @@ class _RoundAt:
 
     def _factors(self, part: DeviceRound) -> PhaseSeconds:
         """Return what the seconds of each phase are multiplied by."""
-        ratio = self._profiles[HOST].ratio
-        if part.device == HOST and part.clock == MODELLED and ratio is not None:  # see `host_model`
-            fastest = ratio.high if self._end == "low" else ratio.low
-            return PhaseSeconds(*[ratio.middle.value / fastest.value] * len(_PHASES))
         clock, batches = COUNTED if part.clock == COUNTED else WALL, {max(1, part.batch_size): 1}
         before, after = (
             time.seconds(part.device, clock, _ONE_SECOND, batches) for time in (self._time, self._time_there)

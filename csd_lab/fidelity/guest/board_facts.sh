@@ -18,7 +18,7 @@ say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' "$root/proc/meminfo"
 # A core's lines: its number, then who made it and which one it is.
 sed -n -e 's/^processor[[:space:]]*: */processor=/p' -e 's/^CPU implementer[[:space:]]*: */implementer=/p' \
     -e 's/^CPU part[[:space:]]*: */part=/p' "$root/proc/cpuinfo" | head -n 12288
-for tool in taskset tar head sed mktemp; do
+for tool in taskset tar head tail tr sed mktemp; do
     command -v "$tool" >/dev/null 2>&1 && say tool "$tool"
 done
 cd / || exit 1

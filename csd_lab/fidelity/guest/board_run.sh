@@ -56,6 +56,7 @@ watch() {
 }
 
 trap stop TERM HUP INT
+trap 'rm -f pid' EXIT
 echo $$ >pid
 number=0
 while [ "$number" -lt "$repetitions" ]; do
@@ -80,4 +81,3 @@ while [ "$number" -lt "$repetitions" ]; do
     [ "$code" = 0 ] || break
     number=$((number + 1))
 done
-rm -f pid

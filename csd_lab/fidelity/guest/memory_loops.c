@@ -60,14 +60,14 @@ static void mark(int number)
     before = nanoseconds();
 }
 
-/* Take memory at a place, and touch each page: what was never written is one page of zeros. */
+/* Take memory at a place, and write to each page: those never written to would be one page. */
 static void take(char *place, u64 bytes)
 {
     if (call(MMAP, (long)place, (long)bytes, PROTECTION, MAPPING) != (long)place)
         quit(2);
     call(MADVISE, (long)place, (long)bytes, NO_HUGE_PAGES, 0);
     for (u64 at = 0; at < bytes; at += PAGE_BYTES)
-        *(volatile char *)(place + at) = 1;
+        *(volatile char *)(place + at) = 0; /* a page of its own, of zeros as on the bare machine */
 }
 
 /* Additions that wait for each other, one a cycle: what they take tells the clock. */

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from csd_emu.profiles.profile import End
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.device_time import StepModel
 
@@ -65,6 +66,10 @@ class FrontModel:
     def covers(self, batch_size: int) -> bool:
         """Return whether the whole model's steps of this size were measured."""
         return self.whole.covers(batch_size)
+
+    def at(self, end: End) -> FrontModel:
+        """Return the same with the profile's figures, and errors of cycles, at one end of their bands."""
+        return replace(self, whole=self.whole.at(end))
 
 
 def front_models(models: Mapping[str, StepModel], front: Front) -> dict[str, StepModel]:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from csd_emu.config.array_file import REMOTE, ArrayConfig, Device
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationTable, ModelTables
-from csd_emu.profiles.calibration.table_key import CYCLES_CORE
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
@@ -178,7 +177,7 @@ def _device_class(
     # A statistic over all records of a step cannot be had from parts of them.
     bound = micro_batch if sync.batch_norm == "synchronised" else largest
     speed = get_profile(HOST_UNIT) if profile.ratio is not None else profile
-    speed = speed if end is None else speed.at(end, table.core == CYCLES_CORE)
+    speed = speed if end is None else speed.at(end)
     drives = 1.0 if profile.ratio is None else float(getattr(profile.ratio, ratio).value)
     seconds = costs.seconds(micro_batch, speed) / drives
     return DeviceClass(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from csd_lab.fidelity.board_facts import BoardFacts, clean_text, is_older, parse_facts
 from firmware_agent.common.errors import DriveUnfit
 
-TOOLS = "".join(f"tool={name}\n" for name in ("taskset", "tar", "head", "sed", "mktemp"))
+TOOLS = "".join(f"tool={name}\n" for name in ("taskset", "tar", "head", "tail", "tr", "sed", "mktemp"))
 HEAD = f"system=Linux\nmachine=aarch64\nkernel=6.1.0\nmodel=Lab Board\nmemory_kib=1000\n{TOOLS}"
 END = "python=cp311\ntorch=2.9.1+cpu\nend=yes\n"
 

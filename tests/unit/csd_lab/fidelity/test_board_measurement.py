@@ -71,7 +71,7 @@ def test_a_steady_board_is_measured_once_and_the_best_clock_counts() -> None:
     found = measure(session, waits)
     assert (waits, found.notes, session.files) == ([], [], {"memory_loops": b"program"})
     assert found.megahertz == pytest.approx(1400 / 0.99)
-    assert (found.told_megahertz, found.most_celsius) == (1400.0, 41.0)
+    assert (found.reported_megahertz, found.most_celsius) == (1400.0, 41.0)
     assert "clock" not in found.loops
     assert found.loops["read"].values == [round(NANOSECONDS), round(NANOSECONDS * 0.99)]
     assert not any(figure.throttled for figure in found.loops.values())
@@ -117,9 +117,9 @@ def test_a_board_that_tells_no_temperature_is_waited_for_in_full() -> None:
 
 
 def test_another_program_s_words_are_refused() -> None:
-    with pytest.raises(DriveUnfit, match="wrote what it never writes"):
+    with pytest.raises(DriveUnfit, match="its output cannot be read"):
         measure(FakeSession([[Repetition("1 2 3", STEADY)] * 2]), list[float]())
-    with pytest.raises(DriveUnfit, match="wrote what it never writes"):
+    with pytest.raises(DriveUnfit, match="its output cannot be read"):
         figures_of("x", [Repetition("a", ()), Repetition("b", ())], lambda output: {output: 1.0})
 
 

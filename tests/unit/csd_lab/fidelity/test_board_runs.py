@@ -11,7 +11,7 @@ from csd_lab.fidelity.board_runs import (
     hottest,
     parse_run,
     parse_sample,
-    told_megahertz,
+    reported_megahertz,
 )
 from firmware_agent.common.errors import DriveUnfit
 
@@ -31,7 +31,7 @@ def test_a_run_has_what_was_written_and_sampled_by_repetition() -> None:
         BoardSample("before", 600_000, 1_400_000, 0, 45.0),
         BoardSample("after", 1_400_000, 1_400_000, 0, 51.0),
     )
-    assert (hottest(first.samples), told_megahertz(first.samples)) == (51.0, 1400.0)
+    assert (hottest(first.samples), reported_megahertz(first.samples)) == (51.0, 1400.0)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,14 @@ def test_a_core_that_idles_before_and_after_is_not_throttled(idle: list[int]) ->
     assert find_throttling([BoardSample("before", clock) for clock in idle]) == ""
 
 
-def test_of_short_programs_the_clock_just_after_them_counts() -> None:
-    assert "clock fell" in find_throttling([BoardSample("after", 1_400_000), BoardSample("after", 1_200_000)])
+def test_of_programs_that_ended_before_the_first_look_no_clock_counts() -> None:
+    assert find_throttling([BoardSample("after", 1_400_000), BoardSample("after", 600_000)], 1_400_000) == ""
+
+
+def test_flags_that_reading_clears_are_seen_in_the_middle() -> None:
+    flags = [BoardSample("during", None, None, flag) for flag in (0, 0x50000, 0)]
+    assert "firmware" in find_throttling(flags)
+    assert find_throttling([flags[1]] * 3) == ""  # it was so before
 
 
 @given(st.integers(0, 0xFFFFFFFF), st.integers(0, 3))

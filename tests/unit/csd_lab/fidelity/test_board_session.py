@@ -15,7 +15,7 @@ from csd_lab.fidelity.board_session import BoardSession, find_board
 from firmware_agent.common.errors import ConfigurationError, DriveUnfit, DriveUnreachable
 
 FOLDER = "/tmp/csd-fidelity.Ab12Cd34"
-TOOLS = "".join(f"tool={name}\n" for name in ("taskset", "tar", "head", "sed", "mktemp"))
+TOOLS = "".join(f"tool={name}\n" for name in ("taskset", "tar", "head", "tail", "tr", "sed", "mktemp"))
 FACTS = f"system=Linux\nmachine=aarch64\n{TOOLS}processor=2\nimplementer=0x41\npart=0xd03\nend=yes\n"
 Answer = Callable[[str], str]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import Sourced
+from csd_emu.profiles.profile import End, Sourced
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.models import ModelSpec
 from host.core.device_time import CycleModel, DeviceTime, TableModel, batch_counts, find_cycles, pass_seconds
@@ -29,6 +29,9 @@ class Line:
 
     def covers(self, batch_size: int) -> bool:
         return True
+
+    def at(self, _: End) -> "Line":
+        return self
 
 
 def device_time(model: Line | None = None) -> DeviceTime:
@@ -80,7 +83,7 @@ def test_cycles_of_a_model_that_was_never_calibrated_are_assumed_with_a_warning(
     found = find_cycles(config, ModelSpec("digits_cnn"), (1, 8, 8), store)
     assert "'digits_cnn' was never calibrated: forward 1.9" in caplog.text
     seconds = DeviceTime(dict.fromkeys(found, NEWPORT), {}, found).seconds("csd-00", "counted", MEASURED, {8: 1})
-    assert seconds.update == pytest.approx(3.0 * NEWPORT.device_seconds(MEASURED).update)
+    assert seconds.update == pytest.approx(3.0 * NEWPORT.cycle_scale("update", 0.0) * MEASURED.update)
     plain = config.model_copy(update={"core_model": "instructions"})
     assert find_cycles(plain, ModelSpec("digits_cnn"), (1, 8, 8), store) == {}
 

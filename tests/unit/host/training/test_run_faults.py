@@ -8,6 +8,7 @@ import pytest
 
 from csd_emu.engines import Fault
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.profile import End
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import ConfigurationError, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -57,6 +58,9 @@ class Flat:
 
     def step_seconds(self, batch_size: int) -> PhaseSeconds:
         return PhaseSeconds(forward=1.0)
+
+    def at(self, _: End) -> "Flat":
+        return self
 
 
 class Lab:

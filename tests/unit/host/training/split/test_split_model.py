@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.timeline import TAIL, Activity, Crossed, Link, compose, compose_cut
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -80,6 +81,9 @@ class Steady:
 
     def covers(self, batch_size: int) -> bool:
         return batch_size < 5
+
+    def at(self, _: End) -> Steady:
+        return self
 
 
 def test_a_front_takes_its_share_of_the_whole_models_seconds() -> None:
