@@ -292,9 +292,8 @@ def _print_batches(rows: Sequence[BatchEffect]) -> None:
                 )
             )
         shown.append(())
-    first = rows[0].figures
     print_table(
-        f"What the batch does: {first.drives} drives, a host is worth {first.ratio:.3g} (simulated)",
+        f"What the batch does: {rows[0].figures.drives} drives, the middle of what a host is worth (simulated)",
         ("model", "batch, host's", "step s", "exchange", "speed-up", "energy", "link/record", "chosen by"),
         shown,
     )

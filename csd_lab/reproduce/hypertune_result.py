@@ -25,7 +25,7 @@ class ModelInput(Renamed, frozen=True):
         model: of the zoo, at full size.
         input_shape: (channels, height, width).
         measured_batches: that calibration has run; the largest one is computed at once, more are accumulated.
-        drive_records_per_second: of one drive at that batch, forward, backward and encoding.
+        drive_records_per_second: of one drive at that batch, forward and backward.
         peak_memory_bytes: of it.
         state_bytes: of weights and buffers, which cross the link each way and step.
         record_bytes: of one image and its label.

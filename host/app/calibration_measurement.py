@@ -49,7 +49,7 @@ _LONG_STEP_SECONDS, _SHORT_WARM_UP = 5.0, 1
 _UNLIMITED_SECONDS = 3600.0
 # Small, so that weights stay finite; it changes no count.
 LEARNING_RATE, MOMENTUM = 1e-4, 0.9
-# Whole steps that the core model sees at most: an interrupt is a large part of a short one. Of long ones two.
+# Whole steps that the core model sees at most: an interrupt is a large part of a short one.
 CYCLE_STEPS = 15
 # Wall time after which a silent drive counts as dead: a step of a large model takes many minutes.
 _WATCHDOG_SECONDS = 4 * 3600.0

@@ -39,7 +39,7 @@ class CalibrationOutcome(msgspec.Struct, frozen=True):
     both are the same. `error_estimate` is how far the table would be off here without this row, null with fewer than
     three rows; `spread` the distance of the steps' quartiles over their median. `layers` are of the reference seconds,
     null if they were not measured. `cycles_per_instruction` are of each phase as the core model counted them, and
-    `cycles_spread` how far whole steps differ in them; null if they were not counted.
+    `cycles_spread` how far whole steps differ in them; null if they were not counted, or in one step alone.
     """
 
     batch_size: int

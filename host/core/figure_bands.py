@@ -25,8 +25,8 @@ def sum_bands(parts: Iterable[Mapping[str, Band]]) -> dict[str, Band]:
 
 
 def rate_band(above: float, below: Band) -> Band:
-    """Return the band of an exact figure over one with a band; 0 where that may be 0."""
-    return Band(*(above / end if end else 0.0 for end in (below.high, below.low)))
+    """Return the band of an exact figure over one whose band is above 0."""
+    return Band(above / below.high, above / below.low)
 
 
 def ratio_band(one: Band, other: Band) -> Band:

@@ -66,9 +66,10 @@ class RowCycles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return phases | {"encode": statistics.median(counts.per_instruction for counts in self.encodes)}
 
     @property
-    def spread(self) -> float:
-        """How far the cycles per instruction of whole steps scatter (see `spread_of`)."""
-        return spread_of([step.total.per_instruction for step in self.steps])
+    def spread(self) -> float | None:
+        """How far the cycles per instruction of whole steps scatter (see `spread_of`); None of a single step."""
+        ratios = [step.total.per_instruction for step in self.steps]
+        return spread_of(ratios) if len(ratios) > 1 else None
 
 
 def scaled(seconds: PhaseSeconds, factors: Mapping[str, float]) -> PhaseSeconds:

@@ -107,8 +107,8 @@ def describe_cancelled(expected: Mapping[str, ExpectedFigure], measured: Mapping
     """
     pairs = {name: (measured.get(name), figure.profiles_band) for name, figure in expected.items()}
     return [
-        f"{name}: {cancelled_share(now, before):.1%} of the band that profiles leave it cancels in the change: "
-        f"{ratio_band(now, before).low - 1:+.2%} to {ratio_band(now, before).high - 1:+.2%} within it"
+        f"{name}: changes by {ratio_band(now, before).low - 1:+.2%} to {ratio_band(now, before).high - 1:+.2%} over "
+        f"the profiles' bands, of which {cancelled_share(now, before):.1%} cancels"
         for name, (now, before) in pairs.items()
         if now is not None and before is not None and min(now.low, before.low) > 0
     ]
@@ -163,7 +163,7 @@ def check_wall(name: str, clock: str, bands: Mapping[str, float | None]) -> None
         )
 
 
-def format_band(band: float) -> str:
+def format_tolerance(band: float) -> str:
     """Return a band for people: ``±1 %``."""
     return f"±{100 * band:.3g} %"
 
@@ -236,7 +236,7 @@ def describe(compared: Compared) -> str:
     measured = "no number" if compared.measured is None else f"{compared.measured:.6g}"
     change = "" if compared.change is None else f", {compared.change:+.3%}"
     return (
-        f"{compared.figure}: expected {compared.expected:.6g} {compared.unit} {format_band(compared.band)}, "
+        f"{compared.figure}: expected {compared.expected:.6g} {compared.unit} {format_tolerance(compared.band)}, "
         f"measured {measured}{change} (clock: {compared.clock})"
     )
 

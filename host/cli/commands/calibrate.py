@@ -132,7 +132,9 @@ def _print_cycles(report: CalibrationReport) -> None:
     for row in report.rows:
         if row.cycles_per_instruction is not None:
             ratios = [f"{row.cycles_per_instruction[phase]:.3f}" for phase in phases]
-            table.add_row(str(row.batch_size), *ratios, f"{row.cycles_spread:.2%}")
+            table.add_row(
+                str(row.batch_size), *ratios, "one step" if row.cycles_spread is None else f"{row.cycles_spread:.2%}"
+            )
     if table.rows:
         console.print(table)
 

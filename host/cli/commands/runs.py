@@ -12,7 +12,7 @@ from rich.table import Table
 from csd_emu.config.servers_file import read_servers
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from host.app.gate.gate_checks import GateReport, Verdict, format_band, list_changes, remedy
+from host.app.gate.gate_checks import GateReport, Verdict, format_tolerance, list_changes, remedy
 from host.cli.common_options import (
     ArrayOption,
     CommunicationOption,
@@ -216,7 +216,9 @@ def print_gate(report: GateReport) -> None:
         change = "" if row.change is None else f"{row.change:+.3%}"
         colour = "green" if row.verdict is Verdict.WITHIN else "red"
         verdict = f"[{colour}]{row.verdict}[/]"
-        table.add_row(row.figure, f"{row.expected:.6g}", measured, change, format_band(row.band), row.clock, verdict)
+        table.add_row(
+            row.figure, f"{row.expected:.6g}", measured, change, format_tolerance(row.band), row.clock, verdict
+        )
     print_whole(table)
     failing = [row for row in report.figures if row.verdict is not Verdict.WITHIN]
     for row in failing:

@@ -145,13 +145,20 @@ MACHINE_JOULES = Metric(
     ("source", "clock"),
     "Energy of this machine's processors during the rounds, where they have RAPL counters: the cost of emulation",
 )
-ROUND_BAND = Metric(
-    "csd_round_band",
+ROUND_BAND_SECONDS = Metric(
+    "csd_round_band_seconds",
     "gauge",
-    "",
+    "seconds",
     ("figure", "end", "clock"),
-    "The least (low) and the most (high) that a figure of the last round may be by the bands of the profiles' figures: "
-    "array_seconds, device_seconds of all drives, energy_joules",
+    "The least (low) and the most (high) that the last round may have taken by the bands of the profiles' figures: the "
+    "array, and the device seconds of all drives",
+)
+ROUND_BAND_JOULES = Metric(
+    "csd_round_band_joules",
+    "gauge",
+    "joules",
+    ("end", "clock"),
+    "The least (low) and the most (high) that the last round may have drawn by the bands of the profiles' figures",
 )
 
 ROUND = Metric("csd_round", "gauge", "", ("mode",), "The last round that ended; 0 before the first")
@@ -318,7 +325,18 @@ METRICS: tuple[Metric, ...] = (
     *(SAMPLES, STEPS, CALIBRATED_RATE, BATCH_SIZE, MEMORY_BYTES),
     *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
-    *(ROUND, ROUND_SECONDS, ROUND_BAND, PARTICIPANTS, STRAGGLERS, LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
+    *(
+        ROUND,
+        ROUND_SECONDS,
+        ROUND_BAND_SECONDS,
+        ROUND_BAND_JOULES,
+        PARTICIPANTS,
+        STRAGGLERS,
+        LATE_ROUNDS,
+        ACCURACY,
+        LOSS,
+        WALL_SECONDS,
+    ),
     *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),
     *(RETUNES, SLOWDOWN, DISTURBANCE_WEIGHT, LATE_STEPS, MIXED_STEPS),
     *(PS_LAYERS, PS_BYTES, CROSSED_BYTES),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from typing import get_args
 
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED
+from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, RoundRecord
@@ -93,8 +95,12 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
     store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
-    ends = {(name, end): getattr(band, end) for name, band in record.bands.items() for end in ("low", "high")}
-    store.replace(names.ROUND_BAND, {(*labels, record.clock): value for labels, value in ends.items()})
+    for end in get_args(End):
+        ends = {name: float(getattr(band, end)) for name, band in record.bands.items()}
+        if (joules := ends.pop("energy_joules", None)) is not None:
+            store.set(names.ROUND_BAND_JOULES, (end, record.clock), joules)
+        for figure, seconds in ends.items():
+            store.set(names.ROUND_BAND_SECONDS, (figure, end, record.clock), seconds)
     store.set(names.PARTICIPANTS, (mode,), in_time)
     store.add(names.STRAGGLERS, (mode,), len(record.devices) - in_time)
     store.set(names.ACCURACY, (), record.accuracy)

@@ -34,7 +34,6 @@ def test_sums_need_all_their_parts_and_rates_turn_round() -> None:
     assert sum_bands([part, {"array_seconds": Band(0.5, 3.0)}]) == {"array_seconds": Band(1.5, 5.0)}
     assert sum_bands([part, {}]) == sum_bands([{}, part]) == sum_bands([]) == {}
     assert rate_band(8, Band(2.0, 4.0)) == Band(2.0, 4.0)
-    assert rate_band(8, Band(0.0, 4.0)) == Band(2.0, 0.0)
 
 
 def test_a_band_stands_behind_its_figure_unless_it_is_one_point() -> None:

@@ -17,7 +17,7 @@ from host.app.gate.gate_checks import (
     Verdict,
     describe_cancelled,
     expect,
-    format_band,
+    format_tolerance,
     judge,
     parse_bands,
 )
@@ -152,7 +152,7 @@ def test_a_figure_with_two_bands_is_refused() -> None:
 
 
 def test_a_band_is_shown_in_percent() -> None:
-    assert [format_band(band) for band in (0.01, 0.005, 0.3, 0.0)] == ["±1 %", "±0.5 %", "±30 %", "±0 %"]
+    assert [format_tolerance(band) for band in (0.01, 0.005, 0.3, 0.0)] == ["±1 %", "±0.5 %", "±30 %", "±0 %"]
 
 
 def test_bands_of_the_profiles_cancel_in_the_change_as_far_as_both_runs_have_them() -> None:

@@ -24,7 +24,6 @@ UNITS = {"seconds", "bytes", "joules", "watts", "ratio"}
 # Their unit does not say that they are made of seconds.
 MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd_possible_records_per_second"} | {
     "csd_calibrated_records_per_second",
-    "csd_round_band",
 }
 # What would be unbounded, or names a thing of another kind.
 FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
@@ -44,7 +43,7 @@ def full() -> str:
     ]
     sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
     show_round([state], SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
-    bands = {"energy_joules": Band(1.5, 9.0)}
+    bands = {"energy_joules": Band(1.5, 9.0), "array_seconds": Band(0.5, 2.0)}
     state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0, bands=bands))
     return exposed(state)
 
@@ -62,10 +61,12 @@ def test_what_is_exported_is_the_table_and_nothing_else() -> None:
 
 
 def test_a_round_exports_both_ends_of_its_bands() -> None:
-    found = [line for line in full().splitlines() if line.startswith("csd_round_band{")]
-    assert found == [
-        f'csd_round_band{{clock="counted",end="{end}",figure="energy_joules"}} {value}'
-        for end, value in (("low", 1.5), ("high", 9.0))
+    found = [line for line in full().splitlines() if line.startswith("csd_round_band_")]
+    assert sorted(found) == [
+        'csd_round_band_joules{clock="counted",end="high"} 9.0',
+        'csd_round_band_joules{clock="counted",end="low"} 1.5',
+        'csd_round_band_seconds{clock="counted",end="high",figure="array_seconds"} 2.0',
+        'csd_round_band_seconds{clock="counted",end="low",figure="array_seconds"} 0.5',
     ]
 
 
