@@ -101,7 +101,8 @@ def test_a_board_that_throttles_is_noticed_marked_and_left_out(
 ) -> None:
     """The clock falls while the stand-in runs for the second time, and stays so."""
     clock = f"{board.root}/sys/devices/system/cpu/cpu2/cpufreq/scaling_cur_freq"
-    fall = f"[ ! -f {board.folder}/ran ] || echo 1000000 >{clock}; : >{board.folder}/ran"
+    # It ends after the clock was looked at.
+    fall = f"[ ! -f {board.folder}/ran ] || echo 1000000 >{clock}; : >{board.folder}/ran; sleep 1.5"
     board.command("taskset", stand_in(ROCK64, fall))
     saved = tmp_path / "saved.yaml"
     done = fidelity("--json", "--save", saved)
@@ -147,7 +148,7 @@ def test_ctrl_c_ends_the_program_and_removes_the_folder(board: TestBoard) -> Non
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--save", "/no/such/folder/x.yaml"], "folder of /no/such/folder/x.yaml is not there"),
+        (["--save", "/no/such/folder/x.yaml"], "/no/such/folder/x.yaml cannot be written"),
         (["--coremark", "/no/such/coremark"], "/no/such/coremark cannot be read"),
         (["--inventory", "drives.yaml"], "--inventory are of a drive"),
         (["left", "--inventory", "drives.yaml"], "one of them at a time"),
