@@ -17,7 +17,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
 REFERENCE_HERTZ = 1e9
 # Which phases are kernels that a drive spreads over its cores; the others are serial (interpreter, copying).
-PARALLEL_PHASES = frozenset({"forward", "backward", "update", "tail"})
+PARALLEL_PHASES = frozenset(SERIAL_SHARES)
 ASSUMED = "assumed"
 # Cycles may be off by so much, either way: the worst of 59 networks on three boards (docs/boards.md).
 CYCLE_BAND = 0.8, 1.25
@@ -162,7 +162,7 @@ class Profile:
         if self.band_end is None:
             return 1.0
         most = self.band_end == "high"
-        shared = phase in SERIAL_SHARES and self.cores.value > 1 and self.dram_bytes_per_second is not None
+        shared = phase in PARALLEL_PHASES and self.cores.value > 1 and self.dram_bytes_per_second is not None
         return CYCLE_BAND[most] * (SHARING_BAND[most] if shared else 1.0)
 
     def _speed(self, phase: str) -> float:

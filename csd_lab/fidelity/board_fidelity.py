@@ -17,6 +17,7 @@ from csd_emu.util.progress import Progress
 from csd_lab.fidelity.bare_machine import require_compiler
 from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks, ncnn_files
 from csd_lab.fidelity.board_measurement import MeasuredBoard
+from csd_lab.fidelity.board_programs import read_name
 from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
 
 BANDWIDTH, LATENCY, NETWORK, THREADS, COREMARK = "bandwidth", "latency", "network", "threads", "coremark"
@@ -150,7 +151,7 @@ def _compare_memory(boards: Iterable[MemoryBoard], paths: Paths, progress: Progr
             predicted = times.megabytes_per_second[name]
             yield _compared(BANDWIDTH, board, (name, "MB/s"), predicted, figure, judged=name != "write")
         for kibibytes, nanoseconds in board.random_read_nanoseconds.items():
-            named = f"read in {kibibytes} KiB", "ns"
+            named = read_name(kibibytes), "ns"
             predicted, judged = times.random_read_nanoseconds[kibibytes], kibibytes <= board.l2_kibibytes
             yield _compared(LATENCY, board, named, predicted, nanoseconds, judged)
 

@@ -114,6 +114,18 @@ class _Measuring:
     highest_khz: int = 0
     notes: list[str] = field(default_factory=list)
 
+    def measure_each(self, programs: Sequence[BoardProgram]) -> dict[str, dict[str, MeasuredFigure]]:
+        """Return the figures of each program; one that fails, but for the loops over memory, leaves a note."""
+        found = {}
+        for program in programs:
+            try:
+                found[program.name] = self.measure(program)
+            except DriveUnfit as error:
+                if program.name == LOOPS_PROGRAM:
+                    raise
+                self.notes.append(str(error))
+        return found
+
     def measure(self, program: BoardProgram) -> dict[str, MeasuredFigure]:
         """Return the figures of a program; of a board that throttled those of a second try, after it cooled."""
         self.progress.stage(f"{self.session.where}: {program.name}")
@@ -172,21 +184,6 @@ def figures_of(where: str, runs: Sequence[Repetition], read: Read, throttled: st
     return {name: MeasuredFigure(each, throttled or find_drift(each)) for name, each in values.items()}
 
 
-def _measure_each(
-    running: _Measuring, programs: Sequence[BoardProgram], notes: list[str]
-) -> dict[str, dict[str, MeasuredFigure]]:
-    """Return the figures of each program; one that fails, but for the loops over memory, leaves a note."""
-    found = {}
-    for program in programs:
-        try:
-            found[program.name] = running.measure(program)
-        except DriveUnfit as error:
-            if program.name == LOOPS_PROGRAM:
-                raise
-            notes.append(str(error))
-    return found
-
-
 def measure_board(
     session: BoardSession,
     wanted: WantedPrograms,
@@ -214,7 +211,7 @@ def measure_board(
     session.upload({path: content for program in programs for path, content in program.files.items()})
     wait = wait or threading.Event().wait
     running = _Measuring(session, repetitions, progress, wait, session.sample(), notes=notes)
-    found = _measure_each(running, programs, notes)
+    found = running.measure_each(programs)
     loops = found[LOOPS_PROGRAM]
     megahertz, told = ADDITIONS / min(loops.pop("clock").values) * 1000, reported_megahertz(running.samples)
     notes += clock_notes(megahertz, told, running.samples)

@@ -48,39 +48,15 @@ class BlindInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read: str
 
 
-class Throughput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an x86 processor was published to train.
+class Processor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An x86 processor.
 
     Attributes:
-        model: of the zoo.
-        images_per_second: forward, backward and update.
-        side: of an image, pixels.
-        batch: images of a step.
         cores: that computed.
         flops_per_cycle: of one core, float32.
         nominal_gigahertz: of its name.
         source, read: as of a `BlindInput`.
     """
-
-    model: str
-    images_per_second: float
-    side: int
-    batch: int
-    cores: int
-    flops_per_cycle: int
-    nominal_gigahertz: float
-    source: str
-    read: str
-
-    @property
-    def per_gigaflop(self) -> float:
-        """Images of the model's own side per 10^9 operations of nominal peak."""
-        peak = self.cores * self.flops_per_cycle * self.nominal_gigahertz
-        return self.images_per_second * (self.side / _SIDES.get(self.model, _SIDE)) ** 2 / peak
-
-
-class HostProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The host that throughput is scaled to; see `Throughput`."""
 
     cores: int
     flops_per_cycle: int
@@ -92,6 +68,27 @@ class HostProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def gigaflops(self) -> float:
         """Nominal peak, 10^9 operations a second."""
         return self.cores * self.flops_per_cycle * self.nominal_gigahertz
+
+
+class Throughput(Processor, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a processor was published to train.
+
+    Attributes:
+        model: of the zoo.
+        images_per_second: forward, backward and update.
+        side: of an image, pixels.
+        batch: images of a step.
+    """
+
+    model: str
+    images_per_second: float
+    side: int
+    batch: int
+
+    @property
+    def per_gigaflop(self) -> float:
+        """Images of the model's own side per 10^9 operations of nominal peak."""
+        return self.images_per_second * (self.side / _SIDES.get(self.model, _SIDE)) ** 2 / self.gigaflops
 
 
 class BlindFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,12 +126,12 @@ class BlindFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlindInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of `blind_inputs.yaml`; `relatives` are rates over that of resnet50."""
+    """All of `blind_inputs.yaml`; `relatives` are rates over that of resnet50, `host` is scaled to."""
 
     frozen: str
     throughputs: list[Throughput]
     relatives: dict[str, BlindInput]
-    host: HostProcessor
+    host: Processor
     figures: BlindFigures
 
     def ranges(self) -> Iterator[tuple[str, BlindInput]]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from csd_lab.reproduce.blind_server import (
     TUNING,
-    Band,
     BlindServer,
+    CentredBand,
     Circumstances,
     combine,
     host_rate,
@@ -62,7 +62,7 @@ def _influences(pairs: Mapping[str, tuple[float, float]]) -> Iterator[Influence]
             yield Influence(name, *sorted(pairs[name]))
 
 
-def best_of(predictions: Sequence[Prediction], figure: str) -> Band:
+def best_of(predictions: Sequence[Prediction], figure: str) -> CentredBand:
     """Return the band of the best model, for a headline that says "up to": the largest low, middle and high of all.
 
     Of ``traffic`` the smallest are best.

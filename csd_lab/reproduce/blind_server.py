@@ -36,7 +36,8 @@ MEASURED, ASSUMED = "measured", "assumed"
 REFERENCE_MODEL = "resnet50"
 # Name of an input -> its value: those of `BlindFigures`, `published_rate`, and `relative` of a model that has one.
 Circumstances = Mapping[str, float]
-Band = tuple[float, float, float]
+CentredBand = tuple[float, float, float]
+"""Low, middle and high."""
 
 
 @cache
@@ -71,7 +72,7 @@ def cycle_table(table: CalibrationTable) -> CycleTable:
     return CycleTable(msgspec.structs.replace(table, core=CYCLES_CORE, rows=rows, encode_seconds=encodes), ASSUMED)
 
 
-def input_bands(inputs: BlindInputs, model: str, table: CycleTable) -> dict[str, Band]:
+def input_bands(inputs: BlindInputs, model: str, table: CycleTable) -> dict[str, CentredBand]:
     """Return (low, value, high) of each input that the predictions of a model rest on.
 
     `published_rate` is the geometric mean of what was published of the model, scaled to the host's nominal peak, images
@@ -206,12 +207,12 @@ def server_config(drives: int = DRIVES) -> ArrayConfig:
     )
 
 
-def middle_of(bands: Mapping[str, Band]) -> dict[str, float]:
+def middle_of(bands: Mapping[str, CentredBand]) -> dict[str, float]:
     """Return the circumstances in which each input has its value."""
     return {name: value for name, (_, value, _) in bands.items()}
 
 
-def combine(middle: float, ends: Mapping[str, tuple[float, float]]) -> Band:
+def combine(middle: float, ends: Mapping[str, tuple[float, float]]) -> CentredBand:
     """Return (low, middle, high) of a result whose inputs are off independently of each other.
 
     Each input's two results are logarithms off the middle; those below it add up as the root of the sum of squares, and

@@ -61,7 +61,7 @@ NOTES = (
 
 
 @dataclass
-class Simulated:
+class SimulatedModels:
     """What was worked out, over all models.
 
     Attributes:
@@ -85,7 +85,7 @@ def reproduce_hypertune(store: CalibrationStore, output: Path | None, progress: 
         ConfigurationError: the inputs are not those that were frozen.
         EnvironmentUnfit: the files cannot be written.
     """
-    begin, frozen, done = time.monotonic(), load_inputs(), Simulated()
+    begin, frozen, done = time.monotonic(), load_inputs(), SimulatedModels()
     for model in MODELS:
         simulate_model(model, store, frozen, done, progress)
     needs = list(traffic_needs(host_shares(done.scaling), drive_batches(done.scaling)))
@@ -114,7 +114,7 @@ def reproduce_hypertune(store: CalibrationStore, output: Path | None, progress: 
 
 
 def simulate_model(
-    model: str, store: CalibrationStore, frozen: BlindInputs, done: Simulated, progress: Progress
+    model: str, store: CalibrationStore, frozen: BlindInputs, done: SimulatedModels, progress: Progress
 ) -> None:
     """Add one model to `done`: its predictions, and its scaling over the predicted band of what a host is worth."""
     server = BlindServer(model, store, frozen)

@@ -184,10 +184,8 @@ class RunStats:
     @property
     def all_bands(self) -> dict[str, Band]:
         """The bands of sums, and of rates by their names here if no sum may be 0; empty if they are not known."""
-        if not self.samples or not all(band.low > 0 for band in self.bands.values()):
+        if not self.samples or not self.bands or min(band.low for band in self.bands.values()) <= 0:
             return self.bands
-        if not self.bands:
-            return {}
         joules = self.bands["energy_joules"]
         return self.bands | {
             "records_per_device_second": rate_band(self.samples, self.bands["device_seconds"]),

@@ -42,15 +42,16 @@ class _RoundAt:
     """Figures of rounds at one end of all bands."""
 
     def __init__(self, end: End, time: DeviceTime, profiles: Mapping[str, Profile], link: LinkSection) -> None:
-        self._end, self._time, self._time_there, self._profiles = end, time, time.at(end), profiles
-        self._there = {device: profile.at(end) for device, profile in profiles.items()}
-        rates = (link_of(link, each[HOST]).bytes_per_second for each in (profiles, self._there))
+        self._end, self._time, self._moved_time, self._profiles = end, time, time.at(end), profiles
+        self._moved = {device: profile.at(end) for device, profile in profiles.items()}
+        rates = (link_of(link, each[HOST]).bytes_per_second for each in (profiles, self._moved))
         self._host_link = next(rates) / next(rates)
-        self._longer: dict[tuple[int, str, int], PhaseSeconds] = {}
+        self._phase_factors: dict[tuple[int, str, int], PhaseSeconds] = {}
 
     def figures(self, record: RoundRecord) -> dict[str, float]:
+        """Return the figures that `RoundBands.of` names."""
         computed = {part.device: self._compute(part) for part in record.devices}
-        before = max((_length(part, part.device_seconds.total) for part in record.devices), default=0.0)
+        before = max((_part_seconds(part, part.device_seconds.total) for part in record.devices), default=0.0)
         after = max((self._length(part, computed[part.device]) for part in record.devices), default=0.0)
         longer = after / before if before else 1.0
         busier = {
@@ -70,35 +71,35 @@ class _RoundAt:
     def _compute(self, part: DeviceRound) -> float:
         """Return the seconds that a device computes in its part."""
         key = (id(self._profiles[part.device]), part.clock, part.batch_size)
-        if (factors := self._longer.get(key)) is None:
-            factors = self._longer[key] = self._factors(part)
+        if (factors := self._phase_factors.get(key)) is None:
+            factors = self._phase_factors[key] = self._factors(part)
         return math.fsum(getattr(part.device_seconds, phase) * getattr(factors, phase) for phase in _PHASES)
 
     def _factors(self, part: DeviceRound) -> PhaseSeconds:
         """Return what the seconds of each phase are multiplied by."""
         clock, batches = COUNTED if part.clock == COUNTED else WALL, {max(1, part.batch_size): 1}
         before, after = (
-            time.seconds(part.device, clock, _ONE_SECOND, batches) for time in (self._time, self._time_there)
+            time.seconds(part.device, clock, _ONE_SECOND, batches) for time in (self._time, self._moved_time)
         )
         return PhaseSeconds(*(_over(getattr(after, phase), getattr(before, phase)) for phase in _PHASES))
 
     def _length(self, part: DeviceRound, compute_seconds: float) -> float:
         """Return how long a device's part takes: its flash and link too."""
-        own = self._longer_by(part.device, lambda profile: profile.link_bytes_per_second)
+        own = self._change(part.device, lambda profile: profile.link_bytes_per_second)
         link = (min if self._end == "low" else max)(1 / own, self._host_link)
-        flash = 1 / self._longer_by(part.device, lambda profile: profile.flash_bytes_per_second)
-        return _length(part, compute_seconds, flash, link)
+        flash = 1 / self._change(part.device, lambda profile: profile.flash_bytes_per_second)
+        return _part_seconds(part, compute_seconds, flash, link)
 
     def _share(self, node: str, component: str, longer: float, busier: float) -> float:
         """Return what the joules of a node's component are multiplied by."""
         if component == MEASURED:
             return 1.0
         figure, seconds = _DRAWN[component]
-        return self._longer_by(node, figure) * {"elapsed": longer, "busy": busier}.get(seconds, 1.0)
+        return self._change(node, figure) * {"elapsed": longer, "busy": busier}.get(seconds, 1.0)
 
-    def _longer_by(self, node: str, figure: Callable[[Profile], Sourced | None]) -> float:
+    def _change(self, node: str, figure: Callable[[Profile], Sourced | None]) -> float:
         """Return a figure of a node's profile at this end over itself."""
-        before, after = figure(self._profiles[node]), figure(self._there[node])
+        before, after = figure(self._profiles[node]), figure(self._moved[node])
         return 1.0 if before is None or after is None else _over(after.value, before.value)
 
 
@@ -119,7 +120,7 @@ _DRAWN: Mapping[str, tuple[Callable[[Profile], Sourced | None], str]] = {
 }
 
 
-def _length(part: DeviceRound, compute_seconds: float, flash: float = 1.0, link: float = 1.0) -> float:
+def _part_seconds(part: DeviceRound, compute_seconds: float, flash: float = 1.0, link: float = 1.0) -> float:
     return compute_seconds + part.read_seconds * flash + (part.receive_seconds + part.send_seconds) * link
 
 

@@ -20,7 +20,6 @@ from csd_lab.bench.training.tuning_simulation import Scenario, oracle, simulate
 from csd_lab.simulate.slowdown_traces import SlowdownProcess, draw_traces
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.summary import name_clock
 from host.policies.batching.device_speeds import device_classes
 from host.policies.batching.hypertune_rule import Retuner, RetuneRules
 from host.policies.batching.stannis import plan_batches, plan_equal
@@ -90,7 +89,7 @@ def bench_hypertune_sim(bench: Bench) -> BenchReport:
         "traces": traces,
         "wall_seconds": time.monotonic() - began,
     }
-    return bench.report(name_clock("modelled", CORE_MODEL), figures, samples, "native")
+    return bench.report("modelled", figures, samples, "native")
 
 
 @cache

@@ -19,7 +19,7 @@ MOST = {
     "functions_over_50_lines": 1,
     "functions_over_7_parameters": 6,
     "classes_over_12_attributes": 1,
-    "statements_outside_csd_lab": 34_548,
+    "statements_outside_csd_lab": 34_546,
     # `errors` is an old import path too.
     "base_names_of_two_or_more_modules": 1,
 }
