@@ -229,7 +229,10 @@ class Agent:
         done = trainer.train(task)
         frames = trainer.encode(task.round, self._saboteur.next_damage)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
-        trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
+        trained = Trained(
+            *(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes),
+            step_seconds=done.step_seconds,
+        )
         return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]
 
     def _stepped(self, task: Step, done: LocalStep) -> Stepped:

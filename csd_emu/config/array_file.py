@@ -20,6 +20,8 @@ MAX_DEVICES = 1024
 QEMU: Final = "qemu"
 NATIVE: Final = "native"
 REMOTE: Final = "remote"
+Clock = Literal["auto", "modelled", "wall", "sampled"]
+SAMPLED: Final = "sampled"
 # Of a real drive before the inventory has been looked into.
 UNKNOWN_PROFILE = "newport"
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = 2**30, 2**34
@@ -171,9 +173,11 @@ class ArrayConfig(Config):
         hypervisors: libvirt URIs on which the drives are placed, or mappings with more than a URI (qemu).
         spread: ``fill`` gives each hypervisor a drive per core before the next one gets any, ``even`` deals them out so
             that all have as many per core (qemu).
-        memory: DRAM of each VM (qemu).
+        memory: DRAM of each VM (qemu, sampled).
         clock: of native drives: ``modelled`` from a calibration table, ``wall``, or ``auto``: modelled if there is a
             table for the job's model, else wall. Virtual machines always count, real drives always have the wall's.
+            ``sampled``: all drives but real ones are native, and some of their steps are counted on virtual machines.
+        samplers: how many virtual machines count steps (sampled).
         core_model: what a reference core's nanosecond stands for: ``instructions``, one each, or ``cycles`` of a
             Cortex-A53 as its model counted them in calibration.
         host: what the host is and where it listens.
@@ -187,7 +191,8 @@ class ArrayConfig(Config):
     hypervisors: list[HypervisorEntry] = Field(default=[SESSION_URI], min_length=1)
     spread: Spread = "fill"
     memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
-    clock: Literal["auto", "modelled", "wall"] = "auto"
+    clock: Clock = "auto"
+    samplers: int = Field(default=1, ge=1, le=64)
     core_model: CoreModel = "instructions"
     host: HostSection = HostSection()
     link: LinkSection = LinkSection()
@@ -276,8 +281,20 @@ class ArrayConfig(Config):
         return max(2, len(str(drives - 1)))
 
     def engine_of(self, group: DeviceGroup) -> EngineName:
-        """Return what the drives of a group run on."""
-        return group.engine or self.engine
+        """Return what the drives of a group run on: processes in place of virtual machines if steps are sampled."""
+        engine = group.engine or self.engine
+        return NATIVE if engine == QEMU and self.clock == SAMPLED else engine
+
+    @property
+    def counted_engine(self) -> EngineName:
+        """What the drives run on whose seconds are instructions that a virtual machine counted, all or some of them."""
+        return NATIVE if self.clock == SAMPLED else QEMU
+
+    @property
+    def sampled(self) -> frozenset[str]:
+        """Names of the drives of which virtual machines count some steps."""
+        native = (device.name for device in self.list_devices() if device.engine == NATIVE)
+        return frozenset(native if self.clock == SAMPLED else ())
 
     @property
     def engines(self) -> tuple[EngineName, ...]:

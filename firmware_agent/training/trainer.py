@@ -21,6 +21,7 @@ from firmware_agent.common.layer_costs import LayerWork, trace_layers
 from firmware_agent.common.layer_seconds import LayerSeconds, layer_times, measure_layers
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.slices import Array, cut_slices, tensor_specs
+from firmware_agent.common.split.activations import epoch_order
 from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import encode
 from firmware_agent.cycle_marks import CycleMarks
@@ -39,12 +40,16 @@ _WATCHED_REPETITIONS = 64
 
 
 class LocalPass(NamedTuple):
-    """What a round of local training did; `loss` is the mean over the samples seen, 0 if there were none."""
+    """What a round of local training did; `loss` is the mean over the samples seen, 0 if there were none.
+
+    `step_seconds` are of steps whose records the host named.
+    """
 
     samples: int
     steps: int
     loss: float
     read_bytes: int
+    step_seconds: list[PhaseSeconds]
 
 
 class Trainer:
@@ -73,17 +78,19 @@ class Trainer:
         self.model = self.loaded.model
 
     def train(self, task: Train) -> LocalPass:
-        """Pass `task.epochs` times over the shard, in an order that depends on seed, drive, round and epoch alone."""
+        """Pass `task.epochs` times over the shard, in the order of `epoch_order`; or take the steps that it names."""
         optimiser = self._optimiser()
         torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.round]).generate_state(1)[0]))
         loss_sum, samples, steps, read_bytes = 0.0, 0, 0, 0
-        for epoch in range(task.epochs):
-            generator = np.random.default_rng([*self._seed, task.round, epoch])
-            for images, labels in self._batches(self._job.batch_size, generator):
-                loss_sum += self._step(optimiser, images, labels) * len(labels)
-                samples, steps = samples + len(labels), steps + 1
-                read_bytes += images.nbytes + labels.nbytes
-        return LocalPass(samples, steps, loss_sum / samples if samples else 0.0, read_bytes)
+        each: list[PhaseSeconds] = []
+        for images, labels in self._batches(task):
+            loss_sum += self._step(optimiser, images, labels) * len(labels)
+            samples, steps = samples + len(labels), steps + 1
+            read_bytes += images.nbytes + labels.nbytes
+            if task.batches is not None:
+                each.append(self._stopwatch.take())
+                self._stopwatch.mark()
+        return LocalPass(samples, steps, loss_sum / samples if samples else 0.0, read_bytes, each)
 
     def measure(self, task: Measure) -> Measured:
         """Run the loop of `train` as `task` says; with `task.restore` the weights stay as they were.
@@ -218,11 +225,16 @@ class Trainer:
         watch.lap("update")
         return value
 
-    def _batches(self, batch_size: int, generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
-        order = generator.permutation(self.loaded.samples)
-        self._stopwatch.mark()
-        for start in range(0, len(order), batch_size):
-            yield self.loaded.take(order[start : start + batch_size])
+    def _batches(self, task: Train) -> Iterator[tuple[Array, Array]]:
+        if task.batches is not None:
+            self._stopwatch.mark()
+            yield from (self.loaded.take(np.frombuffer(records, "<u4")) for records in task.batches)
+            return
+        for epoch in range(task.epochs):
+            order = epoch_order(*self._seed, task.round, epoch, self.loaded.samples)
+            self._stopwatch.mark()
+            for start in range(0, len(order), self._job.batch_size):
+                yield self.loaded.take(order[start : start + self._job.batch_size])
 
     def _endless_batches(self, batch_size: int) -> Iterator[tuple[Array, Array]]:
         generator = np.random.default_rng(self._seed)

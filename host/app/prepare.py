@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from csd_emu.config.array_file import NATIVE, QEMU, ArrayConfig
+from csd_emu.config.array_file import NATIVE, QEMU, SAMPLED, ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.paths import Paths
@@ -146,7 +146,8 @@ def _clock_notes(config: ArrayConfig, models: Mapping[str, StepModel]) -> list[s
     """Return what must be known of an array whose drives have different clocks."""
     clocks: dict[str, list[str]] = {}
     for node in config.list_nodes():
-        clock = COUNTED if node.engine == QEMU else MODELLED if node.name in models else WALL
+        counted = COUNTED if node.engine == QEMU else SAMPLED if node.name in config.sampled else None
+        clock = counted or (MODELLED if node.name in models else WALL)
         clocks.setdefault(clock, []).append(node.name)
     if len(clocks) < 2:
         return []
@@ -217,7 +218,8 @@ def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
 def _is_wall(inputs: JobInputs) -> bool:
     """Return whether drives' seconds are this machine's own, of which there are no tables."""
     config = inputs.config
-    return NATIVE in config.engines and not any(device.name in inputs.models for device in config.list_devices())
+    wall = NATIVE in config.engines and config.clock != SAMPLED
+    return wall and not any(device.name in inputs.models for device in config.list_devices())
 
 
 def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationStore) -> RunRequest:

@@ -47,6 +47,7 @@ from host.monitoring.run_trace import write_slices, write_trace
 from host.policies.selection.selection_report import read_plan
 from host.training.multi_server.server_membership import ServerMembership, alike_sha256, joined, publish_exporter
 from host.training.run_sources import hash_sources
+from host.training.sampling.sampler_machine import SamplerMachine
 from host.training.sync.sync_training import SyncTraining
 
 
@@ -159,6 +160,7 @@ class _Run:
         self._recorder = Recorder([exporter.state, history, run_log], request.sha256, every, past)
         goes_on = request.job.on_failure == CONTINUE
         self._failures = Failures(goes_on, self._show_failure, self._recorder.set_failures)
+        self._machines: list[SamplerMachine] = []
         if past is not None:
             self._failures.restore(past.failures)
 
@@ -171,6 +173,9 @@ class _Run:
     def train(self, paths: Paths) -> Summary:
         """Train on the array that is up, else on a new one, which ends with the run."""
         request, folder, state = self._request, self._folder, ArrayState.load(self._folder)
+        counting = request.config.samplers if request.config.sampled else 0
+        where = paths, self._options.progress, self._recorder.add_event
+        self._machines = [SamplerMachine(request.array, number, *where) for number in range(counting)]
         running = list_running(state, paths) if state is not None else []
         if state is not None and running:
             check_same(request.array, state)
@@ -242,9 +247,13 @@ class _Run:
             run = TrainingRun(
                 request, fleet, self._engine, self._recorder, self._failures, directory, options.plan_only
             )
+            run.machines = self._machines
             start = RunStart(run.clock, str(directory.path), run.list_devices, boot_seconds)
             self._recorder.begin(start, run.accountant)
-            await run.train(self.member, options.control, past, options.quiet)
+            async with contextlib.AsyncExitStack() as box:
+                for machine in self._machines:
+                    await box.enter_async_context(machine)
+                await run.train(self.member, options.control, past, options.quiet)
             return await self._finish(run, directory)
 
     def _write_configuration(self, fleet: Fleet, directory: RunDirectory) -> None:

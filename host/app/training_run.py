@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from host.core.summary import name_clock
 from host.fleet.control_socket import ControlServer
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
-from host.fleet.shards import dealt_alike
+from host.fleet.shards import deal_out, dealt_alike
 from host.monitoring.machine_energy import MachineMeter
 from host.monitoring.metrics.info_metrics import describe_devices
 from host.monitoring.recorder import Recorder
@@ -43,6 +43,8 @@ from host.training.multi_server.server_membership import ServerMembership, meeti
 from host.training.round_bands import make_round_bands
 from host.training.round_exchange import RoundExchange, job_frame
 from host.training.run_faults import RunFaults
+from host.training.sampling.sampler_machine import SamplerMachine
+from host.training.sampling.step_counter import StepCounter
 from host.training.selection.planning import PlannedRun
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.channel import OnSlices
@@ -63,6 +65,7 @@ class TrainingRun:
 
     Attributes:
         accountant: composes its time and energy.
+        machines: that count steps, on the clock ``sampled``.
         clock: of its seconds.
         training: None before `train` has made it.
     """
@@ -94,6 +97,8 @@ class TrainingRun:
         time = self.accountant.time
         self._bands = make_round_bands(request.config, time)
         self.clock = "+".join(sorted({time.clock(name, s.hello.clock) for name, s in fleet.sessions().items()}))
+        self.machines: Sequence[SamplerMachine] = ()
+        self._counter: StepCounter | None = None
         self._planned: PlannedRun | None = None
         if request.planning is not None:
             where = directory.path, self.clock, self.accountant
@@ -176,14 +181,16 @@ class TrainingRun:
             while not training.done and not (self._over() and recorder.last_round):
                 self._failures.round = 1 + recorder.last_round
                 record = meter.metered(await training.run_round())
-                record = structs.replace(record, bands=self._bands.of(record))
+                sampling = None if self._counter is None else self._counter.record()
+                record = structs.replace(record, bands=self._bands.of(record), sampling=sampling)
                 await recorder.add_round(record, training, last=self._over())
 
     def _make_training(self, faults: RunFaults, together: PeerServers | None) -> Training:
         request, on_event, accountant = self._request, self._recorder.add_event, self.accountant
+        self._counter = make_counter(request, self.machines, accountant, on_event)
         if request.sync is not None:
             tuner = None if self._planned is None else self._planned.tuner
-            return make_sync_training(
+            training = make_sync_training(
                 request,
                 make_participants(request, self._fleet, self._list_existing, on_event, self._failures),
                 accountant,
@@ -192,13 +199,15 @@ class TrainingRun:
                 RunGuide(tuner, self._over, self._recorder.add_step, self._recorder.add_retune),
                 together,
             )
-        frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
+            training.count_with(self._counter)
+            return training
+        frame = _round_frame(request)
         names = [device.name for device in request.config.list_devices()]
         exchange = RoundExchange(
             request.job, frame, self._fleet, self._list_existing, on_event, faults.before_task, self._failures
         )
         plugin = request.plugins.strategy
-        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, plugin)
+        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, plugin, self._counter)
 
     def _over(self) -> bool:
         """Whether the run ends before its training is done."""
@@ -206,6 +215,25 @@ class TrainingRun:
 
     def _list_existing(self) -> Collection[str]:
         return self._engine.list_devices(self._request.config.name)
+
+
+def make_counter(
+    request: RunRequest, machines: Sequence[SamplerMachine], accountant: Accountant, on_event: OnEvent
+) -> StepCounter | None:
+    """Return what counts steps of a run on the clock ``sampled``; None on any other."""
+    if not machines:
+        return None
+    array, sync = request.array, request.sync is not None
+    nodes = array.config.list_nodes() if array.among is None else array.among
+    dealt = deal_out(request.dataset, array.data, nodes, array.seed)
+    places = machines[0].place_records(request.dataset)
+    own = {
+        node.name: places[np.concatenate([private, dealt.public])]
+        for node, private in zip(nodes, dealt.private, strict=True)
+        if node.name in request.config.sampled
+    }
+    frame = _step_frame(request) if sync else _round_frame(request)
+    return StepCounter(frame, request.job.epochs, machines, own, accountant.time.competitor, on_event)
 
 
 def make_participants(
@@ -263,6 +291,11 @@ def _make_model(request: RunRequest) -> TrainedModel:
     structure = request.evaluator.structure()
     weights = _as_precision(request.evaluator.initial_weights(), request.job.sync.precision)
     return TrainedModel(weights, structure, make_optimiser(request.job, structure, weights), _norm_sums(request))
+
+
+def _round_frame(request: RunRequest) -> Job:
+    """Return the frame that tells a drive what it trains in rounds."""
+    return job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
 
 
 def _step_frame(request: RunRequest) -> Job:

@@ -1,16 +1,16 @@
-"""Seconds of a device: the guest's counted ones scaled by its profile, modelled ones, or the wall's."""
+"""Seconds of a device: the guest's counted ones, all or samples, scaled by its profile; modelled ones; the wall's."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
-from csd_emu.config.array_file import NATIVE, QEMU, REMOTE, ArrayConfig
+from csd_emu.config.array_file import NATIVE, REMOTE, SAMPLED, ArrayConfig
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.calibration.cycle_counts import scaled
@@ -175,13 +175,14 @@ class DeviceTime:
         profiles: Mapping[str, Profile],
         models: Mapping[str, StepModel],
         cycles: Mapping[str, CountedCycles] = MappingProxyType({}),
+        sampled: Collection[str] = (),
     ) -> None:
         """Take the profile of each device, and the models of those that are to be modelled.
 
         Without a model the seconds of a device without a counted clock are the wall's. Counted ones are of
-        instructions, but for devices in `cycles`.
+        instructions, but for devices in `cycles`. What is passed for those `sampled` was counted on virtual machines.
         """
-        self._profiles, self._models, self._cycles = profiles, models, cycles
+        self._profiles, self._models, self._cycles, self._sampled = profiles, models, cycles, sampled
         self._competitors: dict[str, int] = {}
 
     def at(self, end: End) -> DeviceTime:
@@ -190,17 +191,24 @@ class DeviceTime:
             {device: profile.at(end) for device, profile in self._profiles.items()},
             {device: model.at(end) for device, model in self._models.items()},
             {device: cycles.at(end) for device, cycles in self._cycles.items()},
+            self._sampled,
         )
         there._competitors = self._competitors
         return there
 
     def clock(self, device: str, hello_clock: str) -> str:
         """Return the clock that the seconds of a device with this stopwatch will have."""
+        if device in self._sampled:
+            return SAMPLED
         return MODELLED if hello_clock == WALL and device in self._models else hello_clock
 
     def set_competitor(self, device: str, weight: int) -> None:
-        """Note that a task of this cgroup weight competes with the trainer; 0 ends it. Only a model needs to know."""
+        """Note that a task of this cgroup weight competes with the trainer, as a model or a sampler must know."""
         self._competitors[device] = weight
+
+    def competitor(self, device: str) -> int:
+        """Return the cgroup weight of the task that was noted to compete with the trainer; 0 for none."""
+        return self._competitors.get(device, 0)
 
     def seconds(
         self, device: str, hello_clock: str, measured: PhaseSeconds, batches: Mapping[int, int]
@@ -210,15 +218,18 @@ class DeviceTime:
         Args:
             device: its name.
             hello_clock: what its stopwatch shows.
-            measured: what the stopwatch saw, seconds per phase.
+            measured: what the stopwatch saw, or a sampler counted, seconds per phase.
             batches: batch size -> number of steps of that size.
         """
-        if self.clock(device, hello_clock) == MODELLED:
-            share = (TRAINER_WEIGHT + self._competitors.get(device, 0)) / TRAINER_WEIGHT
+        clock = self.clock(device, hello_clock)
+        if clock == MODELLED:
+            share = (TRAINER_WEIGHT + self.competitor(device)) / TRAINER_WEIGHT
             return pass_seconds(self._models[device], batches, share)
-        if hello_clock == COUNTED and (cycles := self._cycles.get(device)) is not None:
-            return cycles.device_seconds(measured, batches)
-        return self._profiles[device].device_seconds(measured) if hello_clock == COUNTED else measured
+        if clock == WALL:
+            return measured
+        cycles = self._cycles.get(device)
+        profile = self._profiles[device]
+        return profile.device_seconds(measured) if cycles is None else cycles.device_seconds(measured, batches)
 
 
 def batch_counts(samples: int, epochs: int, batch_size: int) -> dict[int, int]:
@@ -267,23 +278,24 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
         CalibrationError: the clock is to be modelled and there is no table, or a table is damaged.
     """
     models = _drive_models(config, spec, shape, store)
-    if not config.host.trains or (QEMU not in config.engines and config.clock == WALL):
+    counted = config.counted_engine in config.engines
+    if not config.host.trains or (not counted and config.clock == WALL):
         return models
-    table = store.require(spec, shape) if QEMU in config.engines or models else None
+    table = store.require(spec, shape) if counted or models else None
     return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
 
 
 def find_cycles(
     config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore
 ) -> Mapping[str, CountedCycles]:
-    """Return what turns counted seconds into those of cycles, for the virtual machines of an array that asks for it.
+    """Return what turns counted seconds into those of cycles, for the drives of an array that asks for it.
 
     Of a model without a table cycles are assumed, with a warning.
 
     Raises:
         CalibrationError: the model has a table without cycles.
     """
-    machines = [device for device in config.list_devices() if device.engine == QEMU]
+    machines = [device for device in config.list_devices() if device.engine == config.counted_engine]
     if config.core_model != "cycles" or not machines:
         return {}
     plain, cycles = (store.counting(core_model).find(spec, shape) for core_model in ("instructions", "cycles"))
@@ -324,7 +336,7 @@ def host_model(table: CalibrationTable, host: Profile) -> HostModel:
 
 def _drive_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     devices = [device for device in config.list_devices() if device.engine == NATIVE]
-    if config.clock == WALL:
+    if config.clock in (WALL, SAMPLED):
         return {}
     find = store.require if config.clock == MODELLED else store.find
     tables = {name: find(spec, shape, name) for name in {device.profile for device in devices}}

@@ -15,6 +15,7 @@ from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
 from host.core.failures import FailureRecord
 from host.core.figure_bands import Band
+from host.core.sampling_record import SamplingRecord
 
 
 class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +23,8 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: its name.
-        clock: what its seconds are: ``counted``, ``modelled`` or ``wall``; but for modelled ones, which are a table's,
-            they are the drive's own word, checked for range.
+        clock: what its seconds are: ``counted``, ``sampled``, ``modelled`` or ``wall``; the first and the last are the
+            drive's own word, checked for range.
         samples: records trained on, repetitions counted.
         steps: optimiser steps.
         batch_size: records per step.
@@ -165,7 +166,7 @@ class StepRecord(Renamed, frozen=True, kw_only=True):
     """One synchronous step.
 
     Attributes:
-        step: its number in the run, from 1.
+        step: its number, from 1.
         loss: mean over its records, before the step.
         learning_rate: that the optimiser stepped with.
         array_seconds: composed length: compute, flash and link.
@@ -175,7 +176,7 @@ class StepRecord(Renamed, frozen=True, kw_only=True):
         late: who was not waited for; its gradient was dropped.
         lost: who was lost in the step.
         mixed: whether slices of one that was lost are in part of the gradient.
-        disturbed: drives with competing work, and its cgroup weight.
+        disturbed: drives with competing work, and its weight.
         sending: how it was sent; None for whole tensors before and after computing.
         wall_seconds: from the end of the step before, or the round's beginning, to its own: the cost of emulation, and
             on the clock ``wall`` what the step took.
@@ -256,6 +257,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
         steps: of a synchronous round, in order.
         retunes: in force from a step of this round on, in order.
         bands: of ``array_seconds``, ``device_seconds`` of all in time, and ``energy_joules``; empty in older records.
+        sampling: of the clock ``sampled``; else None.
     """
 
     round: int
@@ -277,6 +279,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     steps: list[StepRecord] = msgspec.field(default_factory=list)
     retunes: list[RetuneRecord] = msgspec.field(default_factory=list)
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
+    sampling: SamplingRecord | None = None
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
 
     @property
@@ -366,7 +369,8 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord | FailureRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sending", "servers", "slice_bytes", "credit_bytes"}
+_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers"}
+_MAY_BE_NULL |= {"slice_bytes", "credit_bytes"}
 
 
 def decode_record(line: bytes) -> Record:

@@ -365,5 +365,5 @@ def make_accountant(
     """
     profiles = {device.name: get_profile(device.profile) for device in config.list_nodes()}
     host = get_profile(config.host.profile)
-    time = DeviceTime(profiles, models or {}, cycles or {})
+    time = DeviceTime(profiles, models or {}, cycles or {}, config.sampled)
     return Accountant(time, profiles, host, link_of(config.link, host), overlap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.slices import Array
@@ -18,10 +18,19 @@ from host.core.states.training_state import TrainingState
 from host.core.tensor_sums import round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
-from host.training.accounting import Accountant, Lateness, StepAccount
+from host.training.accounting import Accountant, DeviceReport, Lateness, StepAccount
 from host.training.device_conduct import diverged
 from host.training.round_exchange import RoundAnswer, RoundExchange
 from host.training.training_protocol import is_done, round_totals
+
+
+class RoundCounter(Protocol):
+    """What knows drives' seconds better than they do (`host.training.sampling.step_counter`)."""
+
+    async def count_round(
+        self, number: int, weights: Mapping[str, Array], returned: Sequence[DeviceReport]
+    ) -> list[DeviceReport]:
+        """Return what devices reported of a round that began with these weights, with its own seconds."""
 
 
 class FederatedTraining:
@@ -35,6 +44,7 @@ class FederatedTraining:
         accountant: Accountant,
         evaluator: WeightsJudge,
         plugin: Plugin | None = None,
+        counter: RoundCounter | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -45,7 +55,9 @@ class FederatedTraining:
             accountant: composes time and energy of the rounds.
             evaluator: builds the first weights and judges the others.
             plugin: the job's strategy, if it is one of the user's own.
+            counter: counts the seconds of what drives report, on the clock ``sampled``.
         """
+        self._counter = counter
         self._job, self._devices = job, list(devices)
         self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
         exchange.clock_of = accountant.time.clock
@@ -105,9 +117,10 @@ class FederatedTraining:
         visited = await self._exchange.visit(number, self.weights, choice, self._buffers)
         start_seconds = self._accountant.array_seconds
         deadline_seconds = job.straggler.deadline if job.straggler is not None else None
-        accounted = self._accountant.account(
-            [answer.returned for answer in visited.answers], Lateness(deadline_seconds)
-        )
+        reports = [answer.returned for answer in visited.answers]
+        if self._counter is not None:
+            reports = await self._counter.count_round(number, self.weights, reports)
+        accounted = self._accountant.account(reports, Lateness(deadline_seconds))
         self._report_stragglers(number, accounted)
         contributions = _contributions(visited.answers, accounted)
         if self._are_enough(number, contributions):

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection
 from typing import NamedTuple
 
+from csd_emu.config.array_file import SAMPLED
 from csd_emu.engines import Fault
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import ConfigurationError, CsdError, DeviceFailed, DeviceLost
@@ -44,7 +45,7 @@ class RunFaults:
         Args:
             fleet: can cut devices off.
             devices: names of all devices of the array.
-            time: knows the competitors of modelled devices.
+            time: knows the competitors of modelled and sampled devices.
             on_event: told of every fault that was injected.
         """
         self._fleet, self._devices, self._time, self._on_event = fleet, devices, time, on_event
@@ -121,7 +122,7 @@ class RunFaults:
         Raises:
             DeviceError: the device is lost, or cannot do it.
         """
-        if self._time.clock(session.device, session.hello.clock) == MODELLED:
+        if self._time.clock(session.device, session.hello.clock) in (MODELLED, SAMPLED):
             self._time.set_competitor(session.device, weight)
             self._slowed[session.device] = session
         else:

@@ -58,6 +58,8 @@ _ABSURD = 1e6
 # Of buffers without a history, against the others': they may begin far from where they belong.
 _FIRST_BUFFERS = 1e3
 LEAST_STEP_SECONDS = 1e-5
+# Clocks whose seconds are not the drive's word.
+_NOT_SAID = frozenset({"modelled", "sampled"})
 FASTER, SLOWER = 1e3, 1e4
 # A mean cross-entropy beyond this takes logits that no training ends with; rounding may leave one just below zero.
 MOST_LOSS, _LEAST_LOSS = 1e6, -1e-3
@@ -188,12 +190,12 @@ class Screen:
             self.norms = Norms(*map(max, self.norms, medians))
         self.devices |= scans.keys()
         for part in [part for part in parts if part.dealt.samples]:
-            if part.clock != "modelled":
+            if part.clock not in _NOT_SAID:
                 key = part.device, part.kind
                 self.fastest[key] = min(self.fastest.get(key, math.inf), part.record_seconds)
 
     def _check_seconds(self, parts: Sequence[ScreenedContribution]) -> dict[str, Refusal]:
-        said = [part for part in parts if part.clock != "modelled" and part.dealt.samples]
+        said = [part for part in parts if part.clock not in _NOT_SAID and part.dealt.samples]
         found: dict[str, Refusal] = {}
         for clock in {part.kind for part in said}:
             seen = {device: seconds for (device, kind), seconds in self.fastest.items() if kind == clock}
@@ -301,7 +303,7 @@ def _as_dealt(part: ScreenedContribution) -> Refusal | None:
 
 def _some_seconds(part: ScreenedContribution) -> Refusal | None:
     total = part.said.seconds.total
-    if part.clock == "modelled" or not part.dealt.samples:
+    if part.clock in _NOT_SAID or not part.dealt.samples:
         return None
     least = LEAST_STEP_SECONDS * max(1, part.dealt.steps)
     if part.table_seconds is not None and part.clock == "counted":

@@ -83,7 +83,7 @@ def _overlaps(config: ArrayConfig, job: JobConfig, models: Mapping[str, StepMode
     """Return whether slices really cross while drives compute."""
     wanted = job.communication.overlap
     nodes = config.list_nodes()
-    wall = [node.name for node in nodes if node.engine != QEMU and node.name not in models]
+    wall = [node.name for node in nodes if node.engine != QEMU and node.name not in {*models, *config.sampled}]
     if wanted is True and 0 < len(wall) < len(nodes):
         others = ", ".join(node.name for node in nodes if node.name not in wall)
         raise ConfigurationError(

@@ -33,6 +33,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Text = Annotated[str, Meta(max_length=16 << 10)]
 Shape = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_EXCHANGE_BYTES)], ...], Meta(max_length=MAX_DIMENSIONS)]
+StepRecords = Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_STEP_RECORDS)]
 Fact = Annotated[str, Meta(max_length=MAX_FACT_CHARACTERS)]
 
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 from firmware_agent.common.folded_traceback import MAX_TRACEBACK_BYTES
 from firmware_agent.common.frames.frame_fields import (
     MAX_FACTS,
+    MAX_RAW_STEPS,
     MAX_SLICE_BYTES,
     MAX_TENSORS,
     Count,
@@ -20,6 +21,7 @@ from firmware_agent.common.frames.frame_fields import (
     PhaseSeconds,
     Positive,
     Shape,
+    StepRecords,
     TensorSpec,
     Text,
 )
@@ -126,21 +128,25 @@ class Received(Frame, frozen=True):
     size_bytes: Positive
 
 
-class Train(Frame, frozen=True):
+# Of these two, fields that have their defaults are left out: an agent of before does not know the last ones.
+class Train(Frame, frozen=True, omit_defaults=True):
     """Host: train from the weights just sent, for whole passes over the shard, and send the weights back.
 
-    Without a pass the weights go back as they came: a round that only exchanges.
+    Without a pass the weights go back as they came: a round that only exchanges. `batches` are steps in place of the
+    passes: indices into the shard, little-endian uint32, of the records of each.
     """
 
     round: Positive
     epochs: Count
+    batches: Annotated[list[StepRecords], Meta(max_length=MAX_RAW_STEPS)] | None = None
 
 
-class Trained(Frame, frozen=True):
+class Trained(Frame, frozen=True, omit_defaults=True):
     """Drive: done; the tensors came before this frame.
 
     `loss` is the mean over the samples seen, 0 without any; `peak_memory_bytes` the most that the agent's process had
-    in RAM, 0 if not read; `metered` is there if the drive has a power sensor.
+    in RAM, 0 if not read; `metered` is there if the drive has a power sensor. `step_seconds` are those of each of
+    `Train.batches`, and `seconds` then what came after them.
     """
 
     round: Positive
@@ -151,6 +157,7 @@ class Trained(Frame, frozen=True):
     read_bytes: Count
     peak_memory_bytes: Count = 0
     metered: Metered | None = None
+    step_seconds: Annotated[list[PhaseSeconds], Meta(max_length=MAX_RAW_STEPS)] = msgspec.field(default_factory=list)
 
 
 class Disturb(Frame, frozen=True):

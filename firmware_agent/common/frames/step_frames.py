@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from firmware_agent.common.frames.frame_fields import (
     MAX_REDUCE_BYTES,
-    MAX_STEP_RECORDS,
     MAX_TIMED_SLICES,
     Count,
     Frame,
@@ -17,6 +16,7 @@ from firmware_agent.common.frames.frame_fields import (
     PhaseSeconds,
     Positive,
     Seconds,
+    StepRecords,
     TensorSpec,
     Text,
 )
@@ -42,7 +42,7 @@ class Step(Frame, frozen=True):
     """
 
     step: Positive
-    records: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_STEP_RECORDS)]
+    records: StepRecords
     micro_batch: Positive
     sending: SendingSpec | None = None
 

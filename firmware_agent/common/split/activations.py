@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from firmware_agent.common.errors import ModelError
@@ -27,6 +28,19 @@ def step_seed(seed: int, device: str, step: int) -> int:
 def device_number(device: str) -> int:
     """Return the number that makes a device's random draws its own."""
     return int.from_bytes(device.encode(), "big")
+
+
+def epoch_order(seed: int, device: int, number: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
+    """Return the order, int64, shape (samples,), in which a device takes its records in a pass of a federated round.
+
+    Args:
+        seed: of the job.
+        device: its `device_number`.
+        number: of the round.
+        epoch: of the passes of the round, from 0.
+        samples: records of the device.
+    """
+    return np.random.default_rng([seed, device, number, epoch]).permutation(samples)
 
 
 def is_random_state(values: Array) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from csd_emu.config.array_file import ArrayConfig
+from csd_emu.config.array_file import SAMPLED, ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.session_frames import Hello
@@ -74,7 +74,7 @@ def describe_devices(
             cores=profile.cores.value,
             clock=clock,
             # Wall seconds are taken as they are, modelled ones from a table.
-            scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
+            scales={phase: profile.scale(phase) for phase in PHASES} if clock in (COUNTED, SAMPLED) else {},
             hello=hello.facts,
             hypervisor=hypervisors.get(device.name, ""),
             core_model=config.core_model,

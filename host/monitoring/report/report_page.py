@@ -59,6 +59,8 @@ _TRACES = {
 _CLOCKS = {
     "counted": "counted from the instructions that the emulated drive executed, times the scales of its profile",
     "cycles": "in cycles of a modelled Cortex-A53, a nanosecond each at 1 GHz, not in instructions",
+    "sampled": "counted for some steps on a virtual machine, times the scales of its profile; the others taken to be "
+    "the mean of their kind",
     "modelled": "looked up in a calibration table: simulated, not measured in this run",
     "wall": "a stopwatch of the machine on which the agent ran; of an emulated drive it says nothing of a real one",
 }

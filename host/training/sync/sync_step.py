@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.states.peer_servers import PeerServers
@@ -71,6 +71,19 @@ class Underway:
         return self.sending if in_time else self.announced
 
 
+class PartCounter(Protocol):
+    """What knows devices' seconds better than they do (`host.training.sampling.step_counter`)."""
+
+    def count_step(
+        self,
+        visit: Awaitable[list[DeviceOutcome]],
+        outbound: Outbound,
+        gathering: GradientBuffer,
+        extensions: Sequence[StepExtension],
+    ) -> Coroutine[Any, Any, list[DeviceOutcome]]:
+        """Return what came of a step, with its own seconds; arguments are those of `StepExchange.visit`, and it."""
+
+
 class StepEnding(Protocol):
     """What a step whose devices have reported makes of the weights: on this server, or with others."""
 
@@ -128,6 +141,7 @@ class Stepper:
         part: the host's part of the model; None if devices have the whole one.
         ending: what becomes of the weights.
         coupled: whether statistics that a lost device was part of are in the gradients of all others.
+        counter: counts the seconds of what devices report, on the clock ``sampled``; else None.
     """
 
     def __init__(
@@ -156,6 +170,7 @@ class Stepper:
         keeps_all = self.ending.together is not None
         self.tensors = tensors = StepTensors(model, batch_norm, None if part is None else part.tail, keeps_all)
         self.coupled = batch_norm == "synchronised"
+        self.counter: PartCounter | None = None
         self.accounting = StepAccounting(accountant, plan, tensors.gradient_bytes)
         sizes = {name: model.weights[name].size for name in tensors.trained}
         self.screening = StepScreening(self.accounting, sizes, self.coupled, alike)
@@ -207,6 +222,8 @@ class Stepper:
         outbound = Outbound(number, self.tensors.sent, sending, self._last)
         self._last = update.release
         visit = self._exchange.visit(outbound, works, gathering, probes, extensions)
+        if self.counter is not None:
+            visit = self.counter.count_step(visit, outbound, gathering, extensions)
         outcomes = asyncio.ensure_future(visit)
         return Underway(
             *(number, dealt, probed, learning_rate, expected, gathering, update, part, outcomes), sending, sending

@@ -32,7 +32,7 @@ from host.training.sync.run_checks import DivergenceCheck, MemoryWatch
 from host.training.sync.run_transfers import RunTransfers
 from host.training.sync.step_batches import RecordSampler, StepAssignment, StepBatches
 from host.training.sync.step_result import StepResult
-from host.training.sync.sync_step import Stepper, Underway
+from host.training.sync.sync_step import PartCounter, Stepper, Underway
 from host.training.sync_plan import SyncPlan
 from host.training.training_protocol import is_done
 
@@ -78,6 +78,10 @@ class SyncTraining:
         self._transfers = transfers
         # A step that has begun before the one before it was over; None between rounds.
         self._ahead: Underway | None = None
+
+    def count_with(self, counter: PartCounter | None) -> None:
+        """Have what devices report get its seconds from `counter`; None: they are their own."""
+        self._stepper.counter = counter
 
     @property
     def cut_short(self) -> bool:

@@ -1,0 +1,53 @@
+"""Record of how far a round's seconds rest on sampled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How far seconds on the clock ``sampled`` rest on steps that virtual machines counted.
+
+    Attributes:
+        counted_steps: steps that were counted, for these seconds.
+        steps: steps that they are the seconds of, of all drives.
+        error: half width of the 95 % interval of the seconds, over the seconds.
+        start_share: what the first steps of a job, batch size or round took longer than later ones, over all seconds:
+            these are few, and those of one drive stand for all.
+        not_counted: drives of which a kind of step could not be counted: their seconds lack it.
+    """
+
+    counted_steps: int
+    steps: int
+    error: float
+    start_share: float
+    not_counted: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The same for people."""
+        told = f"{self.counted_steps} of {self.steps} steps counted, ±{self.error:.2%}, starts {self.start_share:+.2%}"
+        return told + (f", not counted: {', '.join(self.not_counted)}" if self.not_counted else "")
+
+
+def add_sampling(records: Sequence[tuple[SamplingRecord, float]]) -> SamplingRecord | None:
+    """Return the record of several rounds with the seconds of each; None of none.
+
+    Errors of one stratum's mean are the same in all rounds, so they add up.
+    """
+    seconds = sum(each for _, each in records)
+    if not records:
+        return None
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(v * s for v, (_, s) in zip(values, records, strict=True)) / seconds if seconds else 0.0
+
+    return SamplingRecord(
+        counted_steps=sum(record.counted_steps for record, _ in records),
+        steps=sum(record.steps for record, _ in records),
+        error=mean([record.error for record, _ in records]),
+        start_share=mean([record.start_share for record, _ in records]),
+        not_counted=sorted({device for record, _ in records for device in record.not_counted}),
+    )

@@ -1,0 +1,1 @@
+"""The clock ``sampled``: virtual machines count some steps, and their means stand for the others."""

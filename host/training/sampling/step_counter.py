@@ -1,0 +1,272 @@
+"""What drives computed natively, with the seconds that virtual machines count of steps of the same kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.errors import DeviceFailed
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.session_frames import Job, Tensors, Train, Trained
+from firmware_agent.common.slices import Array, cut_slices, tensor_specs
+from firmware_agent.common.split.activations import device_number, epoch_order
+from firmware_agent.common.wire import encode, pack
+from host.core.failures import Failures
+from host.core.records import EventKind, OnEvent
+from host.core.sampled_steps import IRREGULAR, STAGES, STEADY, STEADY_STEPS, SampledSteps, Size, Stratum, round_sizes
+from host.core.sampling_record import SamplingRecord
+from host.fleet.device_session import DeviceSession
+from host.training.accounting import DeviceReport
+from host.training.round_exchange import prepare_device
+from host.training.sampling.sampler_machine import Indices, SamplerMachine
+from host.training.sync.exchange.gradient_buffer import GradientBuffer
+from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
+from host.training.sync.exchange.weight_sender import Outbound
+
+_WATCHDOG_SECONDS = 4 * 3600.0
+
+
+class RoundPart(NamedTuple):
+    """A step of a federated round that is counted: whose, of which stratum, and its place in the round."""
+
+    device: str
+    stratum: Stratum
+    place: int
+
+
+class StepCounter:
+    """Replaces the seconds of native drives by counted ones and means of counted ones; one instance per run."""
+
+    def __init__(
+        self,
+        frame: Job,
+        epochs: int,
+        machines: Sequence[SamplerMachine],
+        places: Mapping[str, Indices],
+        weight_of: Callable[[str], int],
+        on_event: OnEvent,
+    ) -> None:
+        """Prepare; no machine is started yet.
+
+        Args:
+            frame: the job, as drives get it.
+            epochs: passes of a federated round.
+            machines: that count.
+            places: drive -> where in a machine's shard each record of its own shard lies.
+            weight_of: returns the cgroup weight of the task that competes in a drive.
+            on_event: told of drives that take another time than before, and of steps that could not be counted.
+        """
+        self._frame, self._epochs = msgspec.structs.replace(frame, overlap=False), epochs
+        self._machines, self._places, self._weight_of, self._on_event = list(machines), places, weight_of, on_event
+        self.steps = SampledSteps(len(self._machines))
+        self._exchanges = [self._make_exchange(machine) for machine in self._machines]
+        self._prepared: DeviceSession | None = None
+        self._told: set[Stratum] = set()
+        # Of the task that competes in the part that is counted now.
+        self._weight = 0
+
+    def record(self) -> SamplingRecord:
+        """Return how far all since the last record rests on samples."""
+        return self.steps.record()
+
+    async def count_step(
+        self,
+        visit: Awaitable[list[DeviceOutcome]],
+        outbound: Outbound,
+        gathering: GradientBuffer,
+        extensions: Sequence[StepExtension],
+    ) -> list[DeviceOutcome]:
+        """Return what came of a synchronous step, with counted seconds; arguments are those of `StepExchange.visit`."""
+        outcomes = await visit
+        own = {o.device: o for o in outcomes if o.device in self._places and o.stepped is not None}
+        begun = {
+            device: self.steps.begin_step(device, len(o.work.records), o.work.micro_batch, self._weight_of(device))
+            for device, o in own.items()
+        }
+        chosen = self.steps.choose(outbound.number, begun)
+        turns = [chosen[number :: len(self._machines)] for number in range(len(self._machines))]
+
+        async def count(number: int) -> dict[str, PhaseSeconds]:
+            seconds: dict[str, PhaseSeconds] = {}
+            for device in turns[number]:
+                work = own[device].work
+                if (said := await self._count_part(number, device, work, outbound, gathering, extensions)) is not None:
+                    seconds[device] = said
+            return seconds
+
+        counted: dict[str, PhaseSeconds] = {}
+        for each in await asyncio.gather(*map(count, range(len(self._machines)))):
+            counted |= each
+        for device in chosen:
+            if device in counted:
+                self._count(device, begun[device], counted[device])
+        return [
+            self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
+        ]
+
+    async def count_round(
+        self, number: int, weights: Mapping[str, Array], returned: Sequence[DeviceReport]
+    ) -> list[DeviceReport]:
+        """Return what devices reported of a federated round that began with these weights, with counted seconds."""
+        own = {part.device: part for part in returned if part.device in self._places}
+        begun = {
+            device: self.steps.begin_round(device, self._sizes(device, part.batch_size), self._weight_of(device))
+            for device, part in own.items()
+        }
+        if begun:
+            await self._count_parts_of_round(number, weights, begun)
+
+        def with_seconds(part: DeviceReport) -> DeviceReport:
+            seconds = self._taken(part.device, begun[part.device])
+            return replace(part, trained=msgspec.structs.replace(part.trained, seconds=seconds))
+
+        return [with_seconds(part) if part.device in own else part for part in returned]
+
+    def _sizes(self, device: str, batch_size: int) -> list[int]:
+        return round_sizes(len(self._places[device]), self._epochs, batch_size)
+
+    def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds) -> None:
+        found, before = self.steps.count(device, stratum, seconds), self.steps.strata[stratum].mean.total
+        samples = self.steps.strata[found]
+        if found.level != stratum.level:
+            told = f"a step of {stratum.records} records takes {seconds.total:.4g} s, where {before:.4g} s were usual"
+            self._on_event(device, EventKind.NOTE, f"{told}: its steps are counted anew")
+        elif samples.deviation > IRREGULAR and samples.count >= STEADY_STEPS and found not in self._told:
+            self._told.add(found)
+            self._on_event(
+                device,
+                EventKind.NOTE,
+                f"steps of {found.records} records differ by {samples.deviation:.1%} (standard deviation of "
+                f"{samples.count}): what they compute depends on weights or records, so their seconds are less certain",
+            )
+
+    def _taken(self, device: str, strata: Sequence[Stratum], counted: PhaseSeconds | None = None) -> PhaseSeconds:
+        strata = [stratum._replace(level=self.steps.level(device)) for stratum in strata]
+        return self.steps.take(device, strata, counted) or PhaseSeconds()
+
+    def _with_seconds(self, outcome: DeviceOutcome, stratum: Stratum, counted: PhaseSeconds | None) -> DeviceOutcome:
+        if outcome.stepped is None:
+            return outcome
+        seconds = self._taken(outcome.device, [stratum], counted)
+        return replace(outcome, stepped=msgspec.structs.replace(outcome.stepped, seconds=seconds))
+
+    def _make_exchange(self, machine: SamplerMachine) -> StepExchange:
+        async def disturb(session: DeviceSession, _: int, deadline: Deadline) -> None:
+            await machine.disturb(session, self._weight, deadline)
+
+        return StepExchange(self._frame, _WATCHDOG_SECONDS, lambda *_: None, disturb, failures=Failures(goes_on=True))
+
+    async def _count_part(
+        self,
+        number: int,
+        device: str,
+        work: StepWork,
+        outbound: Outbound,
+        gathering: GradientBuffer,
+        extensions: Sequence[StepExtension],
+    ) -> PhaseSeconds | None:
+        """Return the seconds of a drive's part of a step, counted on a machine; None if it fails there."""
+        records = self._places[device][work.records].astype(np.uint32)
+
+        async def visit(session: DeviceSession) -> PhaseSeconds | None:
+            self._weight = self._weight_of(device)
+            probe = StepWork(session, records, work.micro_batch)
+            outcome = (await self._exchanges[number].visit(outbound, [], gathering, [probe], extensions))[0]
+            if outcome.stepped is not None:
+                return outcome.stepped.seconds
+            if outcome.error is None or isinstance(outcome.error, DeviceFailed):
+                self._tell_failed(device, outcome.error)
+                return None
+            raise outcome.error
+
+        return await self._machines[number].work(visit)
+
+    def _tell_failed(self, device: str, error: Exception | None) -> None:
+        self._on_event(device, EventKind.NOTE, f"its steps cannot be counted, so their seconds are missing: {error}")
+
+    async def _count_parts_of_round(
+        self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]]
+    ) -> None:
+        leader = self.steps.next_in_turn(list(begun))
+        groups: dict[tuple[int, int], list[str]] = {}
+        for device, strata in begun.items():
+            groups.setdefault((strata[0].weight, strata[0].level), []).append(device)
+        for (weight, _), devices in groups.items():
+            first = leader if leader in devices else devices[0]
+            lacking = any(self.steps.lacks(stratum) for device in devices for stratum in begun[device])
+            if lacking or leader in devices:
+                parts = self._choose_parts(first, devices, begun, leader in devices)
+                await self._count_parts(number, weights, weight, parts, begun[first][-1])
+
+    def _choose_parts(
+        self, first: str, devices: Sequence[str], begun: Mapping[str, Sequence[Stratum]], check: bool
+    ) -> list[RoundPart]:
+        """Return the steps to count: the beginning of the `first` device's round, and what strata lack, or one more."""
+        begin = itertools.takewhile(lambda stratum: stratum.stage != STEADY, begun[first][:-1])
+        parts = [RoundPart(first, stratum, place) for place, stratum in enumerate(begin)]
+        steps = [RoundPart(d, stratum, place) for d in devices for place, stratum in enumerate(begun[d][:-1])]
+        of_size: dict[Size, list[RoundPart]] = {}
+        for part in steps:
+            of_size.setdefault(part.stratum.size, []).append(part)
+        for size, found in of_size.items():
+            began = [part.stratum for part in parts if part.stratum.size == size]
+            lacking = {part.stratum: self.steps.lacks(part.stratum) for part in found}
+            steady = sum(number for stratum, number in lacking.items() if stratum.stage == STEADY)
+            unused = max(0, len(STAGES) - self.steps.used(0)[size] - len(began))
+            wanted = steady + unused if steady else sum(n for s, n in lacking.items() if s not in began)
+            wanted = max(wanted, check and size == begun[first][0].size)
+            later = [part for part in found if part.stratum.stage == STEADY] or found
+            parts += [later[number % len(later)] for number in range(wanted)]
+        return parts
+
+    async def _count_parts(
+        self,
+        number: int,
+        weights: Mapping[str, Array],
+        weight: int,
+        parts: Sequence[RoundPart],
+        encode_stratum: Stratum,
+    ) -> None:
+        task = Train(number, 0, [self._records(number, part) for part in parts])
+        machine = self._machines[0]
+
+        async def train(session: DeviceSession) -> Trained:
+            deadline = Deadline(_WATCHDOG_SECONDS)
+            if self._prepared is not session:
+                await prepare_device(session, self._frame, deadline)
+                self._prepared = session
+                self.steps.restart(0)
+            await machine.disturb(session, weight, deadline)
+            frames = (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights), task)
+            for message in pack(map(encode, frames)):
+                await session.send_encoded(message, deadline)
+            arrays, trained = await session.receive_tensors(number, tensor_specs(weights), Trained, deadline)
+            session.recycle(arrays)
+            if len(trained.step_seconds) != len(parts):
+                raise DeviceFailed(f"it told of {len(trained.step_seconds)} steps, {len(parts)} were asked for")
+            return trained
+
+        try:
+            trained = await machine.work(train)
+        except DeviceFailed as error:
+            self._tell_failed(parts[0].device, error)
+            return
+        for part, seconds in zip(parts, trained.step_seconds, strict=True):
+            self._count(part.device, part.stratum, seconds)
+        self._count(parts[0].device, encode_stratum, trained.seconds)
+
+    def _records(self, number: int, part: RoundPart) -> bytes:
+        """Return the places in the machine's shard of the records of a drive's step in a round."""
+        places, size = self._places[part.device], self._frame.batch_size
+        steps = -(-len(places) // size)
+        epoch, step = divmod(part.place, steps)
+        order = epoch_order(self._frame.seed, device_number(part.device), number, epoch, len(places))
+        return places[order[step * size : (step + 1) * size]].astype("<u4").tobytes()
