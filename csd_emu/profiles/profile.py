@@ -6,20 +6,24 @@ a scale, never a quota: serial work gets clock x instructions per cycle, paralle
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import msgspec
 
+from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.profiles.core_sharing import SERIAL_SHARES, phase_gain
+from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
 REFERENCE_HERTZ = 1e9
 # Which phases are kernels that a drive spreads over its cores; the others are serial (interpreter, copying).
 PARALLEL_PHASES = frozenset(SERIAL_SHARES)
 ASSUMED = "assumed"
-# Cycles may be off by so much, either way: the worst of 59 networks on three boards (docs/boards.md).
+# Cycles may be off by so much, either way: the worst of 59 networks on three boards, each counted with the board's own
+# core (docs/boards.md). Where the reference core's stand in for those of a profile's core, the band does not cover it:
+# 1.09 to 1.32 times the seconds on two boards, nothing for a newport (docs/cycles.md).
 CYCLE_BAND = 0.8, 1.25
 # And the seconds of what several cores share: least, as the speed-ups of networks came out (docs/boards.md); most, if
 # torch's threads gained as little as was counted in single runs (docs/cycles.md).
@@ -120,6 +124,8 @@ class Profile:
         power: what it draws.
         ratio: of a host, its speed in drives; None for a drive.
         chassis_watts: of a host, fans, board and supply losses; None for a drive.
+        core: parameters of the core model that are not its defaults, by their names in
+            `csd_emu.cycles.parameters.CoreParameters`; clock and bandwidth of DRAM are the figures above.
         band_end: end of their bands at which all figures stand (see `at`); None for the figures themselves.
     """
 
@@ -139,7 +145,24 @@ class Profile:
     ratio: HostRatio | None = None
     chassis_watts: Sourced | None = None
     dram_bytes_per_second: Sourced | None = None
+    core: Mapping[str, Sourced] = field(default_factory=dict)
     band_end: End | None = None
+
+    @property
+    def core_parameters(self) -> CoreParameters:
+        """The core of the core model that stands for one of the drive's.
+
+        Raises:
+            ConfigurationError: it is a host's, or the model has none like it.
+        """
+        if self.kind == "host":
+            raise ConfigurationError(
+                f"profile {self.name}: is a host, and the core model has drives' alone; name a drive"
+            )
+        own = {"clock_megahertz": self.clock_hertz, "dram_megabytes_per_second": self.dram_bytes_per_second}
+        figures = {name: figure.value / 1e6 for name, figure in own.items() if figure is not None}
+        figures |= {name: figure.value for name, figure in self.core.items()}
+        return CoreParameters(**{name: round(value) for name, value in figures.items()})
 
     def scale(self, phase: str) -> float:
         """Return what the reference core's seconds of `phase` are multiplied by to become this drive's."""
@@ -191,16 +214,17 @@ class Profile:
     def _figures(self) -> Iterator[tuple[str, Sourced]]:
         sections: dict[str, Profile | Power | HostRatio | None] = {"": self, "power.": self.power, "ratio.": self.ratio}
         for prefix, section in sections.items():
-            for field in fields(section) if section is not None else ():
-                figure = getattr(section, field.name)
+            for each in fields(section) if section is not None else ():
+                figure = getattr(section, each.name)
                 if isinstance(figure, Sourced):
-                    yield prefix + field.name, figure
+                    yield prefix + each.name, figure
+        yield from ((f"core.{name}", figure) for name, figure in self.core.items())
 
 
 def _moved(section: Any, end: End) -> Any:
     """Return a section with each figure at the end of its band that makes seconds and joules least, or most."""
     least = end == "low"
-    figures = {field.name: getattr(section, field.name) for field in fields(section)}
+    figures = {each.name: getattr(section, each.name) for each in fields(section)}
     moved = {
         name: replace(figure, value=figure.band.low if name.endswith(_COSTS) == least else figure.band.high)
         for name, figure in figures.items()
@@ -216,6 +240,8 @@ _UNITS = {
     "_bytes_per_second": "B/s",
     "_hertz": "Hz",
     "_bytes": "B",
+    "_kibibytes": "KiB",
+    "_nanoseconds": "ns",
     "_seconds": "s",
     "_watts": "W",
 }

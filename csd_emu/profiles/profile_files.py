@@ -6,13 +6,14 @@ A file gives each figure a value with its unit, and a source. One that names a `
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, create_model
 
+from csd_emu.cycles.parameters import RANGES
 from csd_emu.profiles.profile import FigureBand, HostRatio, Power, Profile, Sourced
 from csd_emu.util.config_files import Config, load_config
 from csd_emu.util.paths import Paths
@@ -86,6 +87,13 @@ class ProfileFigure(Config):
     band: BandSection | None = None
 
 
+class CoreFigure(Config):
+    """A parameter of the core model in a profile file: a whole number in the unit of its name, and where it is from."""
+
+    value: int
+    source: _Source
+
+
 class _Head(Config):
     """What a profile file says beside its figures."""
 
@@ -95,6 +103,12 @@ class _Head(Config):
 
 _OPTIONAL: Any = (ProfileFigure | None, None)
 _KEYS = dict.fromkeys(_COMMON | _POWER | _RATIO | _CHASSIS, _OPTIONAL)
+# The profile's own figures say the others.
+_CORE: Any = {
+    name: (CoreFigure | None, None) for name in RANGES if name not in ("clock_megahertz", "dram_megabytes_per_second")
+}
+CoreSection = create_model("CoreSection", __base__=Config, **_CORE)
+_KEYS["core"] = CoreSection | None, None
 # An absent key is the base's; without a base all of a drive must be there.
 ProfileFile = create_model("ProfileFile", __base__=_Head, **_KEYS)
 
@@ -122,8 +136,7 @@ def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple
             f"{path}: kind: {name!r} cannot be a {kind}, for its base {file.base!r} is a {base.kind}"
         )
     reader = _Reader(path, file)
-    if kind == "drive":
-        reader.refuse(_RATIO | _CHASSIS)
+    reader.refuse(*((["core"], "drive") if kind == "host" else (_RATIO | _CHASSIS, "host")))
     profile = Profile(
         name=name,
         kind=kind,
@@ -131,7 +144,13 @@ def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple
         power=Power(**reader.section(_POWER, base and base.power)),
         ratio=HostRatio(**reader.section(_RATIO, base and base.ratio)) if kind == "host" else None,
         chassis_watts=reader.section(_CHASSIS, base)["chassis_watts"] if kind == "host" else None,
+        core=reader.core(base),
     )
+    if profile.core:
+        try:
+            _ = profile.core_parameters
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: core: {error}") from error
     if profile.ratio and not profile.ratio.low.value <= profile.ratio.middle.value <= profile.ratio.high.value:
         raise ConfigurationError(f"{path}: ratio_middle: must lie between ratio_low and ratio_high")
     return profile
@@ -147,11 +166,20 @@ class _Reader:
         """Return attribute -> figure for each of the `entries`, from the file or else from `base`; None for none."""
         return {entry.attribute: self._figure(key, entry, base) for key, entry in entries.items()}
 
-    def refuse(self, entries: Mapping[str, _Entry]) -> None:
-        """Raise if the file has one of the `entries`."""
-        for key in entries:
+    def core(self, base: Profile | None) -> dict[str, Sourced]:
+        """Return the parameters of the core that the file names, and those of `base` that it does not."""
+        own = {
+            name: Sourced(figure.value, figure.source)
+            for name, figure in getattr(self._file, "core", None) or ()
+            if figure is not None
+        }
+        return {**(base.core if base is not None else {}), **own}
+
+    def refuse(self, keys: Iterable[str], kind: str) -> None:
+        """Raise if the file has one of the `keys`, which are of another `kind` of profile."""
+        for key in keys:
             if getattr(self._file, key) is not None:
-                raise ConfigurationError(f"{self._path}: {key}: only a host has it; remove it, or set kind: host")
+                raise ConfigurationError(f"{self._path}: {key}: only a {kind} has it; remove it, or set kind: {kind}")
 
     def _figure(self, key: str, entry: _Entry, base: object) -> Sourced | None:
         written: ProfileFigure | None = getattr(self._file, key)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.profiles.calibration import (
     FORMAT,
@@ -59,10 +58,11 @@ def calibrate(request: CalibrationRequest, paths: Paths, progress: Progress) -> 
     """Start one virtual machine, measure every batch size of `request` on it, and end it.
 
     Raises:
+        ConfigurationError: the profile whose core is asked for has none that can be modelled.
         EnvironmentUnfit: QEMU or libvirt is missing.
         DeviceError: the machine did not come up, or the model does not train there.
     """
-    plugin = _build_plugin(paths) if request.cycles else None
+    plugin = _build_plugin(request, paths) if request.cycles else None
 
     async def work(started: StartedArray, engine: QemuEngine) -> CalibrationTable:
         session = next(iter(started.fleet.sessions().values()))
@@ -72,11 +72,17 @@ def calibrate(request: CalibrationRequest, paths: Paths, progress: Progress) -> 
     return run_on_machines(machine_request(request), paths, progress, work, plugin)
 
 
-def _build_plugin(paths: Paths) -> CyclePlugin | None:
-    """Return the core model; None, and a warning, where it cannot be built: all else is measured as ever."""
+def _build_plugin(request: CalibrationRequest, paths: Paths) -> CyclePlugin | None:
+    """Return the core model; None, and a warning, where it cannot be built: all else is measured as ever.
+
+    Raises:
+        EnvironmentUnfit: it cannot be built, and a profile's core was asked for, of which nothing else is measured.
+    """
     try:
-        return CyclePlugin.build(paths.cycles, CoreParameters())
+        return CyclePlugin.build(paths.cycles, request.core)
     except EnvironmentUnfit as error:
+        if request.profile is not None:
+            raise
         log.warning("cycles are not counted: %s", error)
         return None
 
@@ -96,7 +102,7 @@ async def measure_table(
         request: what to measure.
         image: hash of the ARM image that it runs, empty for a real drive.
         progress: shown the stages.
-        key: what the table will be of; None: the reference core.
+        key: what the table will be of; None: the request's.
         counter: reads what the core model counted; None if none counts.
 
     Raises:

@@ -12,13 +12,7 @@ import msgspec
 import numpy as np
 
 from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration import (
-    REFERENCE_CORE,
-    CalibrationStore,
-    CalibrationTable,
-    median_step,
-    spread_of,
-)
+from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable, median_step, spread_of
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -67,9 +61,9 @@ class VerifiedRow(msgspec.Struct, frozen=True):
 class CalibrationReport(msgspec.Struct, frozen=True):
     """`csd-emu calibrate`: the table, and what of it was measured again.
 
-    `core` and `clock` say what was measured: the counted reference core of a virtual machine, or a real `drive` (empty
-    of a virtual one) by the wall's. `confirmed` is false if a row of `verified` differs by more than `tolerance`.
-    `wall_seconds` is the cost of the command.
+    `core` and `clock` say what was measured: the counted core of a virtual machine, ``reference`` or ``core.`` and the
+    digest of a profile's, or a real `drive` (empty of a virtual one) by the wall's. `confirmed` is false if a row of
+    `verified` differs by more than `tolerance`. `wall_seconds` is the cost of the command.
     """
 
     model: str
@@ -116,7 +110,7 @@ def keep_table(
     begin = time.monotonic()
     table = measure(request, paths, progress)
     path = CalibrationStore(paths.calibration).save(table, output)
-    return make_report(table, path, [], time.monotonic() - begin, drive)
+    return make_report(table, path, [], time.monotonic() - begin, drive, request.profile or SHOWN_PROFILE)
 
 
 def verify_rows(request: CalibrationRequest, count: int, paths: Paths, progress: Progress) -> CalibrationReport:
@@ -156,10 +150,15 @@ def measure_again(
 
 
 def make_report(
-    table: CalibrationTable, path: Path, verified: list[VerifiedRow], wall_seconds: float, drive: str = ""
+    table: CalibrationTable,
+    path: Path,
+    verified: list[VerifiedRow],
+    wall_seconds: float,
+    drive: str = "",
+    profile_name: str = SHOWN_PROFILE,
 ) -> CalibrationReport:
-    """Return what the command prints; `drive` is the real one that was measured, if any."""
-    shown = SHOWN_PROFILE if table.core == REFERENCE_CORE else table.core
+    """Return what the command prints; `drive` is the real one that was measured, if any, else a profile is named."""
+    shown = table.core if table.clock == "wall" else profile_name
     profile, errors = get_profile(shown), table.error_estimate()
     rows = [
         CalibrationOutcome(

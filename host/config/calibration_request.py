@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.config.array_file import MAX_MEMORY_BYTES, MIN_MEMORY_BYTES
+from csd_emu.cycles.parameters import CoreParameters
+from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationKey
+from csd_emu.profiles.calibration.table_key import core_name
 from csd_emu.util.record_shape import Shape, parse_shape
 from csd_emu.util.yaml_files import parse_yaml
 from firmware_agent.common.errors import ConfigurationError, UnitError
@@ -36,6 +39,7 @@ class CalibrationRequest:
         seed: of weights, images and order.
         layers: whether to measure what each layer takes, too.
         cycles: whether to have the core model count the cycles of whole steps, too; of virtual machines alone.
+        profile: of the drive whose core is modelled; None: the reference core.
     """
 
     spec: ModelSpec
@@ -47,11 +51,33 @@ class CalibrationRequest:
     seed: int = 0
     layers: bool = False
     cycles: bool = False
+    profile: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check what was asked for.
+
+        Raises:
+            ConfigurationError: the core of a profile, and no cycles.
+        """
+        if self.profile is not None and not self.cycles:
+            raise ConfigurationError(
+                "--profile: the cycles of its core are counted on a virtual machine; leave out --no-cycles, --verify, "
+                "--inventory and --drive"
+            )
+
+    @property
+    def core(self) -> CoreParameters:
+        """The core whose cycles are counted.
+
+        Raises:
+            ConfigurationError: there is no such profile, or the core model has none like its core.
+        """
+        return CoreParameters() if self.profile is None else get_profile(self.profile).core_parameters
 
     @property
     def key(self) -> CalibrationKey:
         """What the table will be of."""
-        return CalibrationKey.of(self.spec, self.input_shape)
+        return CalibrationKey.of(self.spec, self.input_shape, core_name(self.core))
 
     @property
     def machine_bytes(self) -> int:

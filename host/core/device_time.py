@@ -298,15 +298,18 @@ def find_cycles(
     machines = [device for device in config.list_devices() if device.engine == config.counted_engine]
     if config.core_model != "cycles" or not machines:
         return {}
-    plain, cycles = (store.counting(core_model).find(spec, shape) for core_model in ("instructions", "cycles"))
-    if plain is None or cycles is None:
+    found = {name: store.find_counted(spec, shape, name) for name in {device.profile for device in machines}}
+    if None in found.values():
         log.warning(
             "model %r was never calibrated: %s cycles per instruction are assumed, models have 1.4 to 3.6; measure "
             "them with csd-emu calibrate",
             *(spec.name, ", ".join(f"{phase} {ratio}" for phase, ratio in ASSUMED_CYCLES.items())),
         )
-        return {device.name: AssumedCycles(get_profile(device.profile)) for device in machines}
-    return {device.name: CycleModel(plain, cycles, get_profile(device.profile)) for device in machines}
+    of_profiles = {
+        name: AssumedCycles(get_profile(name)) if tables is None else CycleModel(*tables, get_profile(name))
+        for name, tables in found.items()
+    }
+    return {device.name: of_profiles[device.profile] for device in machines}
 
 
 def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:

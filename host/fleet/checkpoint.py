@@ -79,7 +79,9 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     for former, key in job.sync.former_keys.items():
         content["sync"][former] = content["sync"].pop(key)
     encoded = msgspec.json.encode([devices, host, content, source, figures], order="sorted")
-    encoded = re.sub(rb'"band":(null|\{[^{}]*\}),|"band_end":null,', b"", encoded)  # they move no second
+    # Bands move no second, and a profile's core none but by its tables.
+    unmoved = rb'"core":\{("\w+":\{[^{}]*\},?)*\},|"band":(null|\{[^{}]*\}),|"band_end":null,'
+    encoded = re.sub(unmoved, b"", encoded)
     if "core_model" not in devices:  # then nothing rests on this figure, which profiles had not either
         encoded = re.sub(rb'"dram_bytes_per_second":(null|\{[^{}]*\}),', b"", encoded)
     return hashlib.sha256(encoded).hexdigest()

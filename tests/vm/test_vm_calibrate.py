@@ -104,6 +104,23 @@ def test_cycles_repeat_and_machines_and_processes_agree_on_them(workshop: VmWork
     assert seconds["qemu", "cycles"] / seconds["qemu", "instructions"] == pytest.approx(slower, rel=0.01)
 
 
+def test_a_profiles_core_waits_longer_for_its_slower_memory(
+    workshop: VmWorkshop, net: Path, tables: list[Path]
+) -> None:
+    ratios = []
+    for profile in ("generic-a53", "raspberry-pi-3-b-plus"):
+        model = [f"{net}:build", "--input", "1x8x8", "--batches", "16,32", "--no-layers"]
+        done = workshop.run("calibrate", *model, "--profile", profile, "--json", seconds=400)
+        assert done.code == 0, done.err
+        report = done.json("calibrate")
+        tables.append(Path(report["path"]))
+        ratios.append([row["cycles_per_instruction"] for row in report["rows"]])
+        assert report["profile"] == profile
+    assert [load_table(path).core.partition(".")[0] for path in tables] == ["reference", "core"]
+    for reference, own in zip(*ratios, strict=True):
+        assert all(own[phase] > 1.03 * reference[phase] for phase in ("forward", "backward", "update"))
+
+
 def device_seconds(workshop: VmWorkshop, net: str, engine: str, core_model: str) -> float:
     """Return the device seconds of one round."""
     array = ARRAY | {"name": NAME, "engine": engine, "core_model": core_model}

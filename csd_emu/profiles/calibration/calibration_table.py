@@ -12,7 +12,7 @@ import msgspec
 from csd_emu.profiles import Profile
 from csd_emu.profiles.calibration.cycle_counts import RowCycles, scaled, scaled_layers
 from csd_emu.profiles.calibration.table_fit import has_kernels, predict
-from csd_emu.profiles.calibration.table_key import CYCLES_CORE, REFERENCE_CORE, CalibrationKey
+from csd_emu.profiles.calibration.table_key import CYCLES_CORE, CalibrationKey
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTime, LayerTimes
@@ -193,13 +193,13 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def device_seconds(self, batch_size: int, profile: Profile) -> PhaseSeconds:
         """Return the seconds of one step on a drive of `profile`.
 
-        Those of the reference core are scaled, those of a real drive are taken as they are.
+        Those of a virtual machine are scaled, those of a real drive are taken as they are.
 
         Raises:
             CalibrationError: the table is of a drive of another profile.
         """
         seconds = self.step_seconds(batch_size)
-        if self.core not in (REFERENCE_CORE, CYCLES_CORE, profile.name):
+        if self.clock == "wall" and self.core != profile.name:
             raise CalibrationError(
                 f"{self.key.file_name}: was measured on a {self.core}, not on a {profile.name}; calibrate that one"
             )
@@ -209,7 +209,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return what the table's seconds of `phase` are multiplied by to become those of a drive of `profile`."""
         if self.core == CYCLES_CORE:
             return profile.cycle_scale(phase, self._dram_bytes_per_cycle(phase))
-        return profile.scale(phase) if self.core == REFERENCE_CORE else 1.0
+        return 1.0 if self.clock == "wall" else profile.scale(phase)
 
     def _dram_bytes_per_cycle(self, phase: str) -> float:
         """Return what one core asks of DRAM in a phase; in one that was not counted by itself, as in whole steps."""
@@ -229,7 +229,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             CalibrationError: the cycles of a row were not measured.
         """
-        if self.core != REFERENCE_CORE:
+        if self.clock == "wall" or self.core == CYCLES_CORE:
             return self
         try:
             rows = tuple(row.in_cycles() for row in self.rows)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 
 import msgspec
 
 from csd_emu.profiles.calibration.calibration_table import FORMAT, PHASES, CalibrationRow, CalibrationTable
-from csd_emu.profiles.calibration.table_key import REFERENCE_CORE
+from csd_emu.profiles.calibration.table_key import MODELLED, REFERENCE_CORE
 from firmware_agent.common.errors import CalibrationError
 
 MIN_ROWS = 2
@@ -55,7 +55,7 @@ def check_table(table: CalibrationTable, where: str) -> None:
     """Return if the table keeps the rules.
 
     These are: a model that can be, two rows or more, batches in order, finite seconds, costs that grow, and the clock
-    of the core: ``counted`` of the reference core, ``wall`` of a real drive's.
+    of the core: ``counted`` of a core that was modelled, whose cycles the rows have, ``wall`` of a real drive's.
 
     Raises:
         CalibrationError: it does not; the message names the row.
@@ -73,13 +73,12 @@ def _problems(table: CalibrationTable) -> Iterator[str]:
     if not table.encode_seconds or not all(_sound(seconds) for seconds in table.encode_seconds):
         yield f"encode_seconds {list(table.encode_seconds)} must be finite numbers of 0 or more"
     for number, row in enumerate(table.rows, 1):
-        yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in _row_problems(row))
-        for problem in (*_layer_problems(row), *_cycle_problems(row)):
+        for problem in itertools.chain(_row_problems(row), _layer_problems(row), _cycle_problems(row)):
             yield f"row {number} (batch {row.batch_size}): {problem}"
         if row.of != table.row_mark:
             yield f"row {number} (batch {row.batch_size}): was measured for another model, shape, core or image"
     yield from _differences(table)
-    for number, (small, large) in enumerate(pairwise(table.rows), 2):
+    for number, (small, large) in enumerate(itertools.pairwise(table.rows), 2):
         where = f"row {number} (batch {large.batch_size})"
         if large.batch_size <= small.batch_size:
             yield f"{where}: comes after batch {small.batch_size}; rows must have increasing batch sizes"
@@ -92,7 +91,10 @@ def _problems(table: CalibrationTable) -> Iterator[str]:
 
 
 def _differences(table: CalibrationTable) -> Iterator[str]:
-    if len({row.cycles.core for row in table.rows if row.cycles is not None}) > 1:
+    cores = {row.cycles.core if row.cycles is not None else "" for row in table.rows}
+    if table.core.startswith(MODELLED) and cores != {table.core.removeprefix(MODELLED)}:
+        yield f"the cycles of its rows are not those of {table.core}"
+    if len(cores - {""}) > 1:
         yield "the cycles of its rows were counted with different core parameters"
     if len({tuple(_names(row)) for row in table.rows if row.layers is not None}) > 1:
         yield "its rows have layers of different names; one model has the same at any batch size"
@@ -105,8 +107,11 @@ def _head_problems(table: CalibrationTable) -> Iterator[str]:
         yield f"{table.parameters} parameters are no model's that trains"
     if table.clock not in _CLOCKS:
         yield f"clock {table.clock!r} is none of {', '.join(_CLOCKS)}"
-    elif (table.clock == "counted") != (table.core == REFERENCE_CORE):
-        yield f"the clock is {table.clock} and the core {table.core}; {REFERENCE_CORE} is counted, any other wall"
+    elif (table.clock == "counted") != (table.core == REFERENCE_CORE or table.core.startswith(MODELLED)):
+        yield (
+            f"the clock is {table.clock} and the core {table.core}; {REFERENCE_CORE} and {MODELLED}DIGEST are counted, "
+            "any other wall"
+        )
 
 
 def _row_problems(row: CalibrationRow) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.models import ZOO, ModelSpec
 
@@ -18,7 +19,14 @@ from firmware_agent.common.models import ZOO, ModelSpec
 REFERENCE_CORE = "reference"
 # The same core with a nanosecond per cycle, as the core model counts them: a view of a table, never a file.
 CYCLES_CORE = "cycles"
+# The core of a table whose cycles are those of a profile's core begins so, and goes on with that core's digest.
+MODELLED = "core."
 _HASH_CHARACTERS = 8
+
+
+def core_name(parameters: CoreParameters) -> str:
+    """Return the core of a table whose cycles were counted with these parameters; the defaults are the reference's."""
+    return REFERENCE_CORE if parameters == CoreParameters() else MODELLED + parameters.digest
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class CalibrationKey:
         arguments: of the builder; a built-in model's number of classes is always written out.
         source_sha256: of the user's model file, so that a changed file does not get the old file's figures.
         input_shape: (channels, height, width) of one image.
-        core: `REFERENCE_CORE`, or the profile of the real drive that was measured.
+        core: `REFERENCE_CORE`, `core_name` of another core that was modelled, or the profile of the real drive that was
+            measured.
     """
 
     model: str

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.calibration_table import CalibrationTable
 from csd_emu.profiles.calibration.table_check import check_table, encode_table, parse_table
-from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey
+from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey, core_name
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.atomic_files import make_folder, read_file, replace_file
-from firmware_agent.common.errors import CalibrationError
+from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.models import ModelSpec
 
 # What a reference core's nanosecond stands for: an instruction, or a cycle of the core model.
@@ -19,6 +23,7 @@ CoreModel = Literal["instructions", "cycles"]
 SHIPPED = Path(__file__).parent / "tables"
 
 _MOST_BYTES = 4 << 20
+log = logging.getLogger(__name__)
 
 
 class CalibrationStore:
@@ -38,14 +43,26 @@ class CalibrationStore:
     def find(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
         """Return the table of a model at an input shape, or None.
 
-        A table that was measured on a real drive of `profile` goes before one of the reference core, and the user's
-        before the shipped one.
+        A table that was measured on a real drive of `profile` goes first, then, in cycles, one of the profile's own
+        core, then one of the reference core; the user's before the shipped one.
 
         Raises:
             CalibrationError: the table's file cannot be read, breaks a rule, or is of something else.
         """
-        path = self._path(spec, input_shape, profile)
-        return None if path is None else self._load(*path)
+        return None if (path := self._path(spec, input_shape, profile)) is None else self._load(*path)
+
+    def find_counted(
+        self, spec: ModelSpec, input_shape: Shape, profile: str
+    ) -> tuple[CalibrationTable, CalibrationTable] | None:
+        """Return what virtual machines of `profile` were counted at, in instructions and in cycles, or None.
+
+        Raises:
+            CalibrationError: as `find`, or the cycles were not measured.
+        """
+        if (path := self.counting("cycles")._path(spec, input_shape, profile, real=False)) is None:
+            return None
+        table = load_table(*path)
+        return table.in_instructions(), table.in_cycles()
 
     def require(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable:
         """Return what `find` returns; a table that is missing is an error that says how to make it.
@@ -74,13 +91,30 @@ class CalibrationStore:
         table = load_table(path, key)
         return table.in_cycles() if self._core_model == "cycles" else table.in_instructions()
 
-    def _path(self, spec: ModelSpec, input_shape: Shape, profile: str | None) -> tuple[Path, CalibrationKey] | None:
-        for core in dict.fromkeys((profile or REFERENCE_CORE, REFERENCE_CORE)):
-            key = CalibrationKey.of(spec, input_shape, core)
-            for folder in (self._user, self._shipped):
-                if (path := folder / key.file_name).exists():
-                    return path, key
-        return None
+    def _path(
+        self, spec: ModelSpec, input_shape: Shape, profile: str | None, real: bool = True
+    ) -> tuple[Path, CalibrationKey] | None:
+        own = self._own_core(profile)
+        keys = [
+            CalibrationKey.of(spec, input_shape, core)
+            for core in dict.fromkeys((profile if profile and real else own, own, REFERENCE_CORE))
+        ]
+        paths = ((folder / key.file_name, key) for key in keys for folder in (self._user, self._shipped))
+        found = next((each for each in paths if each[0].exists()), None)
+        if profile and found and found[1].core == REFERENCE_CORE != own and get_profile(profile).core:
+            _warn_once(
+                f"profile {profile}: the cycles of {spec.name!r} are the reference core's, for those of its own core "
+                f"were not counted; count them with csd-emu calibrate {spec.name} --input {keys[0].shape_text} "
+                f"--profile {profile}"
+            )
+        return found
+
+    def _own_core(self, profile: str | None) -> str:
+        """Return the core of the tables in which a profile's own cycles are; without any, the reference core."""
+        if profile is not None and self._core_model == "cycles":
+            with suppress(ConfigurationError):
+                return core_name(get_profile(profile).core_parameters)
+        return REFERENCE_CORE
 
     def save(self, table: CalibrationTable, path: Path | None = None) -> Path:
         """Write the table among the user's own, or to `path`, in one step; return where.
@@ -93,6 +127,11 @@ class CalibrationStore:
         make_folder(path.parent, 0o755)
         replace_file(path, encode_table(table), 0o644)
         return path
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import typer
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
+from host.cli.common_options import complete_profile
 from host.core.console import StageProgress, console, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 _Cycles = Annotated[
     bool, typer.Option("--cycles/--no-cycles", help="count the core's cycles too, for arrays of core_model: cycles")
+]
+
+_Profile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="a drive's profile, whose core's cycles are counted", autocompletion=complete_profile
+    ),
 ]
 
 
@@ -47,6 +55,7 @@ def calibrate(
         bool, typer.Option("--layers/--no-layers", help="measure each layer too, for csd-emu plan --placement")
     ] = True,
     cycles: _Cycles = True,
+    profile: _Profile = None,
     seed: Annotated[int, typer.Option(help="of weights, images and the rows to verify", min=0, max=2**31 - 1)] = 0,
     inventory: Annotated[
         Path | None, typer.Option(metavar="DRIVES.YAML", help="measure on a real drive: which there are")
@@ -63,7 +72,7 @@ def calibrate(
         spec = read_spec(model, classes, argument or [])
         request = read_request(spec, shape, batches, steps, memory, seed, layers)
         real = _real_drive(inventory, drive, verify)
-        request = replace(request, cycles=cycles and real is None and verify is None)
+        request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:
         paths = Paths.default()
         if verify is not None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from csd_emu.config.array_file import DeviceGroup
+from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.profiles import PARALLEL_PHASES, PROFILES, Profile, Sourced, get_profile, profile_files, user_profiles
 from csd_emu.profiles.core_sharing import phase_gain
 from csd_emu.profiles.profile import REFERENCE_HERTZ
@@ -108,6 +109,44 @@ def test_a_profile_needs_no_bandwidth_of_dram_and_gives_its_own_on(tmp_path: Pat
     assert read_profile(tmp_path / "old.yaml", "old", tmp_path).dram_bytes_per_second is None
 
 
+@given(clock=st.integers(100, 5000), bus=st.integers(50, 100_000), latency=st.none() | st.integers(1, 2000))
+def test_a_core_has_the_clock_and_bus_of_its_profile_and_what_it_names(
+    clock: int, bus: int, latency: int | None
+) -> None:
+    named = {} if latency is None else {"dram_nanoseconds": latency}
+    profile = dataclasses.replace(
+        FLAT,
+        clock_hertz=Sourced(clock * 1e6, "drawn"),
+        dram_bytes_per_second=Sourced(bus * 1e6, "drawn"),
+        core={name: Sourced(value, "drawn") for name, value in named.items()},
+    )
+    assert profile.core_parameters == CoreParameters(clock_megahertz=clock, dram_megabytes_per_second=bus, **named)
+    free = dataclasses.replace(profile, dram_bytes_per_second=None)
+    assert free.core_parameters == CoreParameters(clock_megahertz=clock, **named)
+
+
+def test_the_reference_core_is_the_core_of_its_profile_and_a_host_has_none() -> None:
+    assert FLAT.core_parameters == CoreParameters()
+    with pytest.raises(ConfigurationError, match="xeon-4108: is a host"):
+        _ = get_profile("xeon-4108").core_parameters
+
+
+def test_a_core_is_inherited_figure_by_figure(tmp_path: Path) -> None:
+    write(tmp_path, "lab", {"base": "newport", "core": {"dram_nanoseconds": figure(144), "l2_kibibytes": figure(1024)}})
+    write(tmp_path, "lab-2", {"base": "lab", "clock": figure("1.4 GHz"), "core": {"dram_nanoseconds": figure(90)}})
+    lab, second = get_profile("lab", tmp_path), get_profile("lab-2", tmp_path)
+    assert lab.core == {
+        "dram_nanoseconds": Sourced(144, "our own meter"),
+        "l2_kibibytes": Sourced(1024, "our own meter"),
+    }
+    parameters = CoreParameters(
+        clock_megahertz=1400, dram_megabytes_per_second=6000, dram_nanoseconds=90, l2_kibibytes=1024
+    )
+    assert second.core_parameters == parameters
+    shown = {entry.figure: (entry.value, entry.unit) for entry in second.entries()}
+    assert (shown["core.dram_nanoseconds"], shown["core.l2_kibibytes"]) == ((90, "ns"), (1024, "KiB"))
+
+
 @given(profile=profiles, counted=seconds)
 def test_device_seconds_are_the_counted_ones_times_each_phases_scale(profile: Profile, counted: PhaseSeconds) -> None:
     scaled = profile.device_seconds(counted)
@@ -129,7 +168,7 @@ def test_newport_is_four_cores_of_a_gigahertz() -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_figure_of_every_profile_has_a_unit_and_a_source(profile: Profile) -> None:
     figures = profile.entries()
-    assert len(figures) == (19 if profile.kind == "host" else 16)
+    assert len(figures) == (19 if profile.kind == "host" else 16) + len(profile.core)
     for entry in figures:
         assert len(entry.source) > 12, entry.figure
         assert entry.value >= 0
@@ -152,6 +191,10 @@ def write(folder: Path, name: str, content: dict[str, object] | str) -> Path:
 
 def figure(value: object, source: str = "our own meter") -> dict[str, object]:
     return {"value": value, "source": source}
+
+
+def core_of(**figures: object) -> dict[str, object]:
+    return {"base": "newport", "core": figures}
 
 
 def test_a_users_profile_overrides_single_figures_of_its_base(tmp_path: Path) -> None:
@@ -187,6 +230,18 @@ def test_a_bad_profile_file_is_named_with_its_key(tmp_path: Path, subtests: pyte
         ({"cores": figure(4)}, r"clock: is missing; add it, or name a base"),
         ({"base": "xeon-4108", "ratio_low": figure(20)}, r"ratio_middle: must lie between"),
         ("- 1\n", r"must be a mapping"),
+        (core_of(l1_data_kibibytes=figure(48)), r"core: l1_data_kibibytes: 48 is no core's; 4 to 64 .* powers of two"),
+        (core_of(l2_kibibytes=figure(32)), r"core: l2_kibibytes: 32 is no core's; 64 to 4096 can be modelled"),
+        (core_of(line_fills=figure(0)), r"core: line_fills: 0 is no core's; 1 to 8"),
+        (core_of(dram_nanoseconds=figure("144 ns")), r"core.dram_nanoseconds.value: must be a whole number"),
+        (core_of(dram_nanoseconds=figure(110.5)), r"core.dram_nanoseconds.value"),
+        (core_of(dram_nanoseconds={"value": 144}), r"core.dram_nanoseconds.source: is missing"),
+        (core_of(clock_megahertz=figure(1000)), r"core.clock_megahertz: unknown key"),
+        (core_of(l2_cycles=figure(12) | {"band": {}}), r"core.l2_cycles.band: unknown key"),
+        (core_of(l3_kibibytes=figure(64)), r"core.l3_kibibytes: unknown key; did you mean 'l2_kibibytes'"),
+        (core_of() | {"core": 3}, r"core: must be a mapping"),
+        (core_of(l2_cycles=figure(9)) | {"clock": figure("9 GHz")}, r"core: clock_megahertz: 9000 is no core's"),
+        (core_of(l2_cycles=figure(9)) | {"base": "xeon-4108"}, r"core: only a drive has it"),
     ]:
         with subtests.test(content=content, words=words):
             path = write(tmp_path, "lab", content)

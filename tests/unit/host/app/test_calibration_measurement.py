@@ -6,16 +6,26 @@ import msgspec
 import numpy as np
 import pytest
 
+from csd_emu.cycles.plugin_build import CyclePlugin
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, CalibrationTable
+from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_emu.util.record_shape import parse_shape
-from firmware_agent.common.errors import CalibrationError, ConfigurationError, DataError, DeviceFailed, ModelError
+from firmware_agent.common.errors import (
+    CalibrationError,
+    ConfigurationError,
+    DataError,
+    DeviceFailed,
+    EnvironmentUnfit,
+    ModelError,
+)
 from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, PhaseSeconds
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Failed, Job
 from firmware_agent.common.models import ZOO, ModelSpec
-from host.app.calibration_measurement import MAX_STEPS, MEASURE_SECONDS, machine_request, measure_table
+from host.app import calibration_measurement
+from host.app.calibration_measurement import MAX_STEPS, MEASURE_SECONDS, calibrate, machine_request, measure_table
 from host.app.calibration_report import VerifiedRow, make_report
 from host.config.calibration_request import CalibrationRequest, make_request, read_request, read_spec
 from host.core.datasets import check_source, load_dataset
@@ -191,6 +201,43 @@ async def test_the_report_shows_both_cores_and_what_was_measured_again() -> None
         assert row.profile_seconds == get_profile("newport").device_seconds(row.reference_seconds)
     assert [row.error_estimate for row in report.rows] == [table.error_estimate()[batch] for batch in (1, 2, 4)]
     checked("calibrate", msgspec.json.encode(report).decode())
+
+
+async def test_a_table_of_a_profiles_core_is_of_its_digest_and_shows_that_profile() -> None:
+    core = get_profile("rk3399-little").core_parameters
+    wanted = replace(request(1, 2), cycles=True, profile="rk3399-little")
+    assert (wanted.core, wanted.key.core) == (core, f"core.{core.digest}")
+    drive = FakeDrive(clock="counted")
+    drive.pump()
+    table = await measure_table(drive.session, wanted, IMAGE, Silent())
+    assert table.key == wanted.key != request(1, 2).key
+    report = make_report(table, Path("x.json"), [], 1.0, "", "rk3399-little")
+    assert (report.profile, report.core) == ("rk3399-little", f"core.{core.digest}")
+    for row in report.rows:
+        assert row.profile_seconds == get_profile("rk3399-little").device_seconds(row.reference_seconds)
+    assert replace(wanted, profile="generic-a53").key == request(1, 2).key  # the reference core itself
+
+
+def test_a_profiles_core_without_cycles_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"--profile: .*leave out --no-cycles, --verify"):
+        replace(request(1, 2), cycles=False, profile="newport")
+
+
+@pytest.mark.parametrize(
+    ("profile", "told"), [("xeon-4108", "is a host"), ("newprot", "is not known"), ("rk3399-little", "no compiler")]
+)
+def test_nothing_is_started_for_a_core_that_cannot_be_modelled(
+    profile: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object) -> None:
+        raise EnvironmentUnfit("there is no compiler")
+
+    monkeypatch.setattr(CyclePlugin, "build", build)
+    monkeypatch.setattr(calibration_measurement, "run_on_machines", lambda *_: "started")
+    wanted = replace(request(1, 2), cycles=True, profile=profile)
+    with pytest.raises((ConfigurationError, EnvironmentUnfit), match=told):
+        calibrate(wanted, Paths.default(), Silent())
+    assert calibrate(replace(wanted, profile=None), Paths.default(), Silent()) == "started"
 
 
 @pytest.mark.parametrize("name", ["digits_cnn", "squeezenet", "mobilenet_v2"])

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore
+from csd_emu.profiles.calibration.table_key import core_name
 from csd_emu.profiles.profile import End, Sourced
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.models import ModelSpec
@@ -86,6 +87,23 @@ def test_cycles_of_a_model_that_was_never_calibrated_are_assumed_with_a_warning(
     assert seconds.update == pytest.approx(3.0 * NEWPORT.cycle_scale("update", 0.0) * MEASURED.update)
     plain = config.model_copy(update={"core_model": "instructions"})
     assert find_cycles(plain, ModelSpec("digits_cnn"), (1, 8, 8), store) == {}
+
+
+def test_virtual_machines_have_the_cycles_of_their_own_cores(tmp_path: Path) -> None:
+    groups = [{"profile": "newport", "name": "ours"}, {"profile": "raspberry-pi-3-b-plus", "name": "board"}]
+    config = ArrayConfig.model_validate({"name": "lab", "core_model": "cycles", "devices": groups})
+    store, profile = CalibrationStore(tmp_path, tmp_path), get_profile("raspberry-pi-3-b-plus")
+    ratios = dict.fromkeys(("forward", "backward", "update", "encode"), 2.0)
+    key = CalibrationKey.of(ModelSpec("digits_cnn"), (1, 8, 8), core_name(profile.core_parameters))
+    store.save(with_cycles(make_table({4: 0.01, 16: 0.03}), ratios))
+    # Of other batches: the instructions below are those of the same table.
+    longer = dict.fromkeys(ratios, 3.0)
+    store.save(with_cycles(make_table({1: 0.05, 2: 0.09}, key), longer, profile.core_parameters.digest))
+    found = find_cycles(config, ModelSpec("digits_cnn"), (1, 8, 8), store.counting("cycles"))
+    for device, name, ratio in (("ours-00", "newport", 2.0), ("board-00", profile.name, 3.0)):
+        own = get_profile(name)
+        seconds = DeviceTime({device: own}, {}, found).seconds(device, "counted", MEASURED, {8: 3})
+        assert seconds.encode == pytest.approx(ratio * own.cycle_scale("encode", 0.0) * MEASURED.encode, rel=1e-6)
 
 
 @given(st.integers(1, 10_000))

@@ -228,6 +228,21 @@ def test_a_bandwidth_of_dram_counts_with_cycles_alone(core_model: str) -> None:
     assert len(hashes) == (1 if core_model == "instructions" else 3)
 
 
+@pytest.mark.parametrize("core_model", ["instructions", "cycles"])
+def test_a_core_moves_no_second_but_by_its_table(core_model: str) -> None:
+    profile = get_profile("raspberry-pi-3-b-plus")
+    latency = {"dram_nanoseconds": Sourced(90, "drawn")}
+    cores = [profile.core, {}, latency, latency | {"l2_kibibytes": Sourced(256, "drawn")}]
+    array = ArrayConfig.model_validate(ARRAY | {"core_model": core_model})
+    hashes = {
+        job_sha256(
+            array, JobConfig.model_validate(JOB_FILE), None, [{"pi": dataclasses.asdict(each)}, {"csd-00": each}]
+        )
+        for each in (dataclasses.replace(profile, core=core) for core in cores)
+    }
+    assert len(hashes) == 1
+
+
 def test_a_band_moves_no_second() -> None:
     profile = get_profile("newport")
     exact = dataclasses.replace(profile, clock_hertz=dataclasses.replace(profile.clock_hertz, band=None))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles, StepCycles, split_steps
 from csd_emu.profiles.calibration.table_check import check_table, encode_table, parse_table
 from firmware_agent.common.errors import CalibrationError
@@ -79,3 +79,17 @@ def test_rows_of_two_cores_are_refused() -> None:
     mixed = msgspec.structs.replace(one, rows=(one.rows[0], other.rows[1]))
     with pytest.raises(CalibrationError, match="different core parameters"):
         check_table(mixed, "here")
+
+
+@pytest.mark.parametrize("counted", ["1" * 16, "", "0" * 15, None])
+def test_a_table_of_a_core_with_cycles_of_another_or_none_is_refused(counted: str | None) -> None:
+    key = CalibrationKey.of(SPEC, SHAPE, "core." + "0" * 16)
+    sound = with_cycles(make_table(COSTS, key), RATIOS)
+    check_table(sound, "here")
+    assert parse_table(encode_table(sound), "here") == sound
+    other = make_table(COSTS, key) if counted is None else with_cycles(make_table(COSTS, key), RATIOS, counted)
+    for rows in (other.rows, (sound.rows[0], other.rows[1])):
+        with pytest.raises(CalibrationError, match=r"here: the cycles of its rows are not those of core\.0000"):
+            check_table(msgspec.structs.replace(sound, rows=rows), "here")
+    with pytest.raises(CalibrationError, match=r"the clock is wall and the core core\.0000"):
+        check_table(msgspec.structs.replace(sound, clock="wall"), "here")

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, load_table
+from csd_emu.profiles import get_profile
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, CalibrationTable, load_table, table_store
 from csd_emu.profiles.calibration.table_check import encode_table
+from csd_emu.profiles.calibration.table_key import core_name
 from csd_emu.profiles.calibration.table_store import SHIPPED
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.models import ModelSpec
-from tests.support.calibration import DIGITS, make_table
+from tests.support.calibration import DIGITS, make_table, with_cycles
 
 SPEC, SHAPE = ModelSpec("digits_cnn"), (1, 8, 8)
 COSTS = {1: 0.1, 2: 0.15, 4: 0.25}
@@ -131,3 +133,91 @@ def test_every_shipped_table_is_sound_under_its_own_name() -> None:
         assert path.read_bytes() == encode_table(table)
         found = store.find(ModelSpec(table.model, None, table.arguments), table.input_shape)
         assert found == table.in_instructions()
+
+
+RATIOS = {"forward": 1.5, "backward": 2.0, "update": 3.5, "encode": 2.5}
+PI = "raspberry-pi-3-b-plus"
+
+
+def counted_on(profile: str, slower: float = 1.0) -> CalibrationTable:
+    """A table with the cycles of a profile's core, `slower` times as many as those of the reference core."""
+    core = get_profile(profile).core_parameters
+    table = make_table(COSTS, CalibrationKey.of(SPEC, SHAPE, core_name(core)))
+    return with_cycles(table, {phase: slower * ratio for phase, ratio in RATIOS.items()}, core.digest)
+
+
+def test_a_profile_gets_the_cycles_of_its_own_core_and_of_no_other(folders: tuple[Path, Path]) -> None:
+    store = CalibrationStore(*folders, "cycles")
+    reference, own = counted_on("generic-a53"), counted_on(PI, 1.25)
+    assert reference.core == "reference"
+    store.save(reference)
+    path = store.save(own)
+    assert path.name == f"digits_cnn-1x8x8-core.{get_profile(PI).core_parameters.digest}.json"
+    assert store.find(SPEC, SHAPE, PI) == own.in_cycles()
+    for other in ("newport", "am625", "generic-a53", "xeon-4108", "unknown", None):
+        assert store.find(SPEC, SHAPE, other) == reference.in_cycles()
+    assert store.find_counted(SPEC, SHAPE, PI) == (own.in_instructions(), own.in_cycles())
+    assert store.find_counted(SPEC, SHAPE, "newport") == (reference.in_instructions(), reference.in_cycles())
+    instructions = store.counting("instructions")
+    assert instructions.find(SPEC, SHAPE, PI) == reference.in_instructions()
+    assert instructions.find_counted(SPEC, SHAPE, PI) == store.find_counted(SPEC, SHAPE, PI)
+
+
+def test_a_core_of_its_own_scales_as_the_reference_core_does(folders: tuple[Path, Path]) -> None:
+    """In instructions both are the same core; in cycles the own one takes as much longer as it was counted to."""
+    reference, own, profile = counted_on("generic-a53"), counted_on(PI, 1.25), get_profile(PI)
+    for batch in (1, 3, 4):
+        assert own.device_seconds(batch, profile) == reference.device_seconds(batch, profile)
+        longer = own.in_cycles().step_seconds(batch).total / reference.in_cycles().step_seconds(batch).total
+        assert longer == pytest.approx(1.25, rel=1e-6)
+
+
+def test_a_real_drives_own_table_goes_before_that_of_its_core_but_not_for_a_virtual_one(
+    folders: tuple[Path, Path],
+) -> None:
+    store = CalibrationStore(*folders, "cycles")
+    drive = make_table(COSTS, CalibrationKey.of(SPEC, SHAPE, PI), clock="wall")
+    own = counted_on(PI)
+    store.save(own)
+    store.save(drive)
+    assert store.find(SPEC, SHAPE, PI) == drive
+    assert store.find_counted(SPEC, SHAPE, PI) == (own.in_instructions(), own.in_cycles())
+
+
+def test_a_named_core_that_was_not_counted_is_told_once_and_the_reference_core_stands_in(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    table_store._warn_once.cache_clear()
+    store = CalibrationStore(*folders, "cycles")
+    reference = counted_on("generic-a53")
+    store.save(reference)
+    assert store.find(SPEC, SHAPE, "newport") == reference.in_cycles()  # which names no core
+    assert store.counting("instructions").find(SPEC, SHAPE, PI) == reference.in_instructions()
+    assert not caplog.records
+    for _ in range(3):
+        assert store.find(SPEC, SHAPE, PI) == reference.in_cycles()
+    (record,) = caplog.records
+    assert f"csd-emu calibrate digits_cnn --input 1x8x8 --profile {PI}" in record.getMessage()
+
+
+def test_another_clock_is_another_core(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CSD_EMU_HOME", str(folders[0]))
+    store, path = CalibrationStore(*folders, "cycles"), folders[0] / "state" / "profiles" / "lab.yaml"
+    path.parent.mkdir(parents=True)
+    reference = counted_on("generic-a53")
+    store.save(reference)
+    for clock, found in (("1.2 GHz", True), ("1.3 GHz", False), ("9 GHz", False), ("1.2 GHz", True)):
+        path.write_text(f"base: newport\nclock: {{value: {clock}, source: drawn}}\n")
+        own = counted_on("lab", 1.25) if clock == "1.2 GHz" else None
+        if own is not None:
+            store.save(own)
+        expected = own if found and own is not None else reference
+        assert store.find(SPEC, SHAPE, "lab") == expected.in_cycles()
+
+
+def test_cycles_of_one_core_under_the_name_of_another_are_refused(folders: tuple[Path, Path]) -> None:
+    store = CalibrationStore(*folders, "cycles")
+    path = store.save(counted_on("rk3399-little"))
+    path.rename(folders[0] / counted_on(PI).key.file_name)
+    with pytest.raises(CalibrationError, match=r"is of digits_cnn .* on core core\..*, not of .* on core core\."):
+        store.find(SPEC, SHAPE, PI)
