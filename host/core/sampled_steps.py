@@ -29,6 +29,8 @@ ROUND_STAGES = ["first of a round", "second of a round"]
 # So many steps of the first two stages are counted before the mean stands for others; more, up to the most, if they
 # differ, until half of the mean's interval is so small. Never more are counted than the mean stands for.
 STEADY_STEPS, MOST_STEPS, _ENOUGH = 5, 20, 0.005
+# From this share of a run's records on; of a stratum with less of them fewer.
+_LARGE_SHARE = 0.1
 # In a synchronous run a drive's step is counted every so many steps, the drives taking turns.
 CHECK_STEPS = 5
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all (`csd-emu bench repeatability`),
@@ -64,6 +66,11 @@ class Stratum(NamedTuple):
     def size(self) -> Size:
         """Records, and how many at most are computed at a time."""
         return self.records, self.micro_batch
+
+    @property
+    def steady(self) -> Stratum:
+        """The stratum of steady steps of the same kind."""
+        return self._replace(stage=STEADY)
 
 
 @dataclass
@@ -145,6 +152,7 @@ class SampledSteps:
         self._devices: defaultdict[str, _Device] = defaultdict(_Device)
         # Steps that were begun.
         self._begun: Counter[Stratum] = Counter()
+        self._begun_records = 0
         self._suspects: set[str] = set()
         self._checks = 0
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
@@ -176,15 +184,25 @@ class SampledSteps:
         stratum = Stratum(*size, weight, STAGES.get(state.steps[size], stage), state.level)
         if stratum.stage in STAGES.values() and not self.strata[stratum].count and all(m[size] for m in self._machines):
             stratum = stratum._replace(stage=stage)  # no machine can take such a step any more
-        self._begun[stratum] += 1
+        # Of a size whose first steps were seen, what begins a round is a steady step and a difference.
+        self._begun[stratum if stratum.stage in STAGES.values() else stratum.steady] += 1
+        self._begun_records += stratum.records
         return stratum
 
     def lacks(self, stratum: Stratum) -> int:
-        """Return how many steps of a stratum shall be counted before its mean stands for those that were begun."""
-        samples, wanted = self.strata[stratum], 1
-        if stratum.stage in (STEADY, ENCODE):
-            wanted = max(STEADY_STEPS, min(MOST_STEPS, math.ceil((2 * samples.deviation / _ENOUGH) ** 2)))
-        return max(0, min(wanted, self._begun[stratum]) - samples.count)
+        """Return how many steps of a stratum shall be counted before its mean stands for those that were begun.
+
+        As many as its share of all records asks for, at most all.
+        """
+        samples, begun = self.strata[stratum], self._begun[stratum]
+        if stratum.stage in STAGES.values():
+            return int(begun > samples.count == 0)
+        if stratum.stage != STEADY or not begun:
+            return 0
+        share = begun * stratum.records / self._begun_records
+        differing = min(MOST_STEPS, math.ceil((2 * samples.deviation / _ENOUGH) ** 2))
+        wanted = max(math.ceil(min(1.0, share / _LARGE_SHARE) * STEADY_STEPS), differing)
+        return max(0, min(wanted, begun) - samples.count)
 
     def used(self, machine: int) -> Counter[Size]:
         """Return how many steps of each size a machine has taken."""
@@ -249,11 +267,34 @@ class SampledSteps:
             totals.own_steps += 1
             return counted
         totals.taken.update(strata)
-        if any(not self.strata[stratum].count for stratum in strata):
-            totals.failed = True
+        means = [self.mean(stratum) for stratum in strata]
+        known = [_values(mean) for mean in means if mean is not None]
+        totals.failed = totals.failed or len(known) < len(means)
+        return PhaseSeconds(*map(math.fsum, zip(*known, strict=True))) if len(known) == len(means) else None
+
+    def mean(self, stratum: Stratum) -> PhaseSeconds | None:
+        """Return the mean seconds of a stratum's steps; None if none was counted.
+
+        Of one that begins a round, if no step of its size was, they are those of steady steps of the size, and what
+        such a stage of other sizes takes longer.
+        """
+        samples, steady = self.strata[stratum], self.strata[stratum.steady]
+        if samples.count or stratum.stage == ENCODE:
+            return samples.mean if samples.count else None
+        if not steady.count:
             return None
-        means = [_values(self.strata[stratum].mean) for stratum in strata]
-        return PhaseSeconds(*(math.fsum(column) for column in zip(*means, strict=True)))
+        others = [
+            (each.mean, self.strata[other.steady].mean)
+            for other, each in list(self.strata.items())
+            if other.stage == stratum.stage not in STAGES.values() and each.count and self.strata[other.steady].count
+        ]
+        if not others:
+            return steady.mean
+        more = [
+            math.fsum(getattr(after, phase) - getattr(before, phase) for after, before in others) / len(others)
+            for phase in _PHASES
+        ]
+        return PhaseSeconds(*(max(0.0, each + add) for each, add in zip(_values(steady.mean), more, strict=True)))
 
     def record(self) -> SamplingRecord:
         """Return how far all that was taken since the last record rests on samples."""
@@ -264,7 +305,7 @@ class SampledSteps:
             each.own_steps + sum(n for s, n in each.taken.items() if s.stage != ENCODE) for each in totals.values()
         )
         whole = math.fsum(seconds.values())
-        errors = [self._half_width(each) / seconds[device] for device, each in totals.items() if seconds[device]]
+        errors = [self._half_width(each) / seconds[device] for device, each in totals.items() if not each.failed]
         starts = math.fsum(self._start_seconds(each.taken) for each in totals.values())
         return SamplingRecord(
             counted_steps=counted,
@@ -275,7 +316,11 @@ class SampledSteps:
         )
 
     def _seconds(self, totals: _Totals) -> float:
-        return totals.own_seconds + math.fsum(n * self.strata[s].mean.total for s, n in totals.taken.items())
+        return totals.own_seconds + math.fsum(n * self._mean_seconds(s) for s, n in totals.taken.items())
+
+    def _mean_seconds(self, stratum: Stratum) -> float:
+        mean = self.mean(stratum)
+        return 0.0 if mean is None else mean.total
 
     def _half_width(self, totals: _Totals) -> float:
         """Return the half width, seconds, of the 95 % interval of a device's seconds.
@@ -287,18 +332,17 @@ class SampledSteps:
         variance = (START_SPREAD * self._start_seconds(totals.taken) / float(stdtrit(freedom, 0.975))) ** 2
         for stratum, n in totals.taken.items():
             samples = self.strata[stratum]
-            deviation = max(pooled, samples.deviation) * samples.mean.total
+            deviation = max(pooled, samples.deviation) * self._mean_seconds(stratum)
             variance += (n / max(1, samples.count) + 1) * n * deviation**2
         return float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
 
     def _start_seconds(self, taken: Mapping[Stratum, int]) -> float:
         """Return what first steps took longer than steady ones of the same size."""
-        more = 0.0
-        for stratum, n in taken.items():
-            steady = self.strata.get(stratum._replace(stage=STEADY))
-            if stratum.stage not in (STEADY, ENCODE) and steady is not None and steady.count:
-                more += n * (self.strata[stratum].mean.total - steady.mean.total)
-        return more
+        return math.fsum(
+            n * (self._mean_seconds(stratum) - self.strata[stratum.steady].mean.total)
+            for stratum, n in taken.items()
+            if stratum.stage not in (STEADY, ENCODE) and self.strata[stratum.steady].count
+        )
 
 
 def round_sizes(samples: int, epochs: int, batch_size: int) -> list[int]:

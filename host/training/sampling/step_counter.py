@@ -201,7 +201,11 @@ class StepCounter:
             groups.setdefault((strata[0].weight, strata[0].level), []).append(device)
         for (weight, _), devices in groups.items():
             first = leader if leader in devices else devices[0]
-            lacking = any(self.steps.lacks(stratum) for device in devices for stratum in begun[device])
+            lacking = any(
+                self.steps.lacks(stratum) or self.steps.lacks(stratum.steady)
+                for device in devices
+                for stratum in begun[device]
+            )
             if lacking or leader in devices:
                 parts = self._choose_parts(first, devices, begun, leader in devices)
                 await self._count_parts(number, weights, weight, parts, begun[first][-1])
@@ -218,13 +222,15 @@ class StepCounter:
             of_size.setdefault(part.stratum.size, []).append(part)
         for size, found in of_size.items():
             began = [part.stratum for part in parts if part.stratum.size == size]
-            lacking = {part.stratum: self.steps.lacks(part.stratum) for part in found}
+            strata = {stratum for part in found for stratum in (part.stratum, part.stratum.steady)}
+            lacking = {stratum: self.steps.lacks(stratum) for stratum in strata}
             steady = sum(number for stratum, number in lacking.items() if stratum.stage == STEADY)
             unused = max(0, len(STAGES) - self.steps.used(0)[size] - len(began))
             wanted = steady + unused if steady else sum(n for s, n in lacking.items() if s not in began)
             wanted = max(wanted, check and size == begun[first][0].size)
             later = [part for part in found if part.stratum.stage == STEADY] or found
-            parts += [later[number % len(later)] for number in range(wanted)]
+            extra = (later[number % len(later)] for number in range(wanted))
+            parts += [part._replace(stratum=part.stratum.steady) for part in extra]
         return parts
 
     async def _count_parts(
