@@ -38,8 +38,8 @@ CHECK_STEPS = 5
 REPEATABILITY, START_SPREAD = 0.001, 0.3
 # A step lies outside its stratum if it differs by more than its interval of this level, and than so much.
 _OUTSIDE, _LEAST_CHANGE = 0.999, 0.015
-# Steps that differ by more without a reason that is known are told of.
-IRREGULAR = 0.01
+# Standard deviation over the mean that interrupts in a machine do not account for.
+_IRREGULAR = 0.01
 _PHASES = PhaseSeconds.__struct_fields__
 Size = tuple[int, int]
 """Records of a step, and how many at most are computed at a time."""
@@ -181,8 +181,9 @@ class SampledSteps:
     def _begin(self, device: str, size: Size, weight: int, stage: str = STEADY) -> Stratum:
         state = self._devices[device]
         state.steps[size] += 1
-        stratum = Stratum(*size, weight, STAGES.get(state.steps[size], stage), state.level)
-        if stratum.stage in STAGES.values() and not self.strata[stratum].count and all(m[size] for m in self._machines):
+        number = state.steps[size]
+        stratum = Stratum(*size, weight, STAGES.get(number, stage), state.level)
+        if number in STAGES and not self.strata[stratum].count and all(m[size] >= number for m in self._machines):
             stratum = stratum._replace(stage=stage)  # no machine can take such a step any more
         # Of a size whose first steps were seen, what begins a round is a steady step and a difference.
         self._begun[stratum if stratum.stage in STAGES.values() else stratum.steady] += 1
@@ -251,6 +252,11 @@ class SampledSteps:
             self._suspects = set(self._devices) - {device}
         self.strata[stratum].add(seconds)
         return stratum
+
+    def irregular(self, stratum: Stratum) -> bool:
+        """Return whether steady steps of one kind differ, by more than interrupts account for."""
+        samples = self.strata[stratum]
+        return stratum.stage == STEADY and samples.count >= STEADY_STEPS and samples.deviation > _IRREGULAR
 
     def level(self, device: str) -> int:
         """Return how often a device was seen to take another time than before."""

@@ -87,8 +87,12 @@ class SamplerMachine:
                     return await work(session)
                 except (DeviceLost, ProtocolError) as error:
                     session.close(str(error))
-                    self._on_event(HOST, EventKind.NOTE, f"the virtual machine that counts steps is lost: {error}")
-                    if start + 1 == _STARTS:
+                    last = start + 1 == _STARTS
+                    then = "it was lost every time" if last else "nothing of it counts, another is started"
+                    self._on_event(
+                        HOST, EventKind.NOTE, f"the virtual machine that counts steps is lost: {error}; {then}"
+                    )
+                    if last:
                         raise
             raise AssertionError("unreachable")
 

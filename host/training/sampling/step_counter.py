@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from csd_emu.util.deadline import Deadline
-from firmware_agent.common.errors import DeviceFailed
+from firmware_agent.common.errors import DeviceCodeFailed, DeviceFailed, DeviceLost
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Tensors, Train, Trained
 from firmware_agent.common.slices import Array, cut_slices, tensor_specs
@@ -20,7 +20,7 @@ from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.wire import encode, pack
 from host.core.failures import Failures
 from host.core.records import EventKind, OnEvent
-from host.core.sampled_steps import IRREGULAR, STAGES, STEADY, STEADY_STEPS, SampledSteps, Size, Stratum, round_sizes
+from host.core.sampled_steps import STAGES, STEADY, SampledSteps, Size, Stratum, round_sizes
 from host.core.sampling_record import SamplingRecord
 from host.fleet.device_session import DeviceSession
 from host.training.accounting import DeviceReport
@@ -67,11 +67,11 @@ class StepCounter:
         self._frame, self._epochs = msgspec.structs.replace(frame, overlap=False), epochs
         self._machines, self._places, self._weight_of, self._on_event = list(machines), places, weight_of, on_event
         self.steps = SampledSteps(len(self._machines))
-        self._exchanges = [self._make_exchange(machine) for machine in self._machines]
-        self._prepared: DeviceSession | None = None
+        self._exchanges = [self._make_exchange(number) for number in range(len(self._machines))]
+        self._sessions: list[DeviceSession | None] = [None] * len(self._machines)
         self._told: set[Stratum] = set()
-        # Of the task that competes in the part that is counted now.
-        self._weight = 0
+        # Of the task that competes in the part that each machine counts now.
+        self._weights = [0] * len(self._machines)
 
     def record(self) -> SamplingRecord:
         """Return how far all since the last record rests on samples."""
@@ -91,23 +91,19 @@ class StepCounter:
             device: self.steps.begin_step(device, len(o.work.records), o.work.micro_batch, self._weight_of(device))
             for device, o in own.items()
         }
-        chosen = self.steps.choose(outbound.number, begun)
-        turns = [chosen[number :: len(self._machines)] for number in range(len(self._machines))]
-
-        async def count(number: int) -> dict[str, PhaseSeconds]:
-            seconds: dict[str, PhaseSeconds] = {}
-            for device in turns[number]:
-                work = own[device].work
-                if (said := await self._count_part(number, device, work, outbound, gathering, extensions)) is not None:
-                    seconds[device] = said
-            return seconds
-
         counted: dict[str, PhaseSeconds] = {}
-        for each in await asyncio.gather(*map(count, range(len(self._machines)))):
-            counted |= each
-        for device in chosen:
-            if device in counted:
-                self._count(device, begun[device], counted[device])
+        chosen = self.steps.choose(outbound.number, begun)
+        while chosen:  # until all strata have steps: a machine's first ones may be of another stage
+            turns = [chosen[number :: len(self._machines)] for number in range(len(self._machines))]
+
+            async def count(number: int, turns: list[list[str]] = turns) -> None:
+                for device in turns[number]:
+                    said = await self._count_part(number, own[device].work, outbound, gathering, extensions)
+                    self._count(device, begun[device], said, number)
+                    counted[device] = said
+
+            await asyncio.gather(*map(count, range(len(self._machines))))
+            chosen = [device for device, stratum in begun.items() if self.steps.mean(stratum) is None][:1]
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
@@ -133,13 +129,14 @@ class StepCounter:
     def _sizes(self, device: str, batch_size: int) -> list[int]:
         return round_sizes(len(self._places[device]), self._epochs, batch_size)
 
-    def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds) -> None:
-        found, before = self.steps.count(device, stratum, seconds), self.steps.strata[stratum].mean.total
+    def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> None:
+        before = self.steps.strata[stratum].mean.total
+        found = self.steps.count(device, stratum, seconds, machine)
         samples = self.steps.strata[found]
         if found.level != stratum.level:
             told = f"a step of {stratum.records} records takes {seconds.total:.4g} s, where {before:.4g} s were usual"
             self._on_event(device, EventKind.NOTE, f"{told}: its steps are counted anew")
-        elif samples.deviation > IRREGULAR and samples.count >= STEADY_STEPS and found not in self._told:
+        elif self.steps.irregular(found) and found not in self._told:
             self._told.add(found)
             self._on_event(
                 device,
@@ -158,36 +155,50 @@ class StepCounter:
         seconds = self._taken(outcome.device, [stratum], counted)
         return replace(outcome, stepped=msgspec.structs.replace(outcome.stepped, seconds=seconds))
 
-    def _make_exchange(self, machine: SamplerMachine) -> StepExchange:
+    def _make_exchange(self, number: int) -> StepExchange:
         async def disturb(session: DeviceSession, _: int, deadline: Deadline) -> None:
-            await machine.disturb(session, self._weight, deadline)
+            await self._machines[number].disturb(session, self._weights[number], deadline)
 
         return StepExchange(self._frame, _WATCHDOG_SECONDS, lambda *_: None, disturb, failures=Failures(goes_on=True))
 
     async def _count_part(
         self,
         number: int,
-        device: str,
         work: StepWork,
         outbound: Outbound,
         gathering: GradientBuffer,
         extensions: Sequence[StepExtension],
-    ) -> PhaseSeconds | None:
-        """Return the seconds of a drive's part of a step, counted on a machine; None if it fails there."""
-        records = self._places[device][work.records].astype(np.uint32)
+    ) -> PhaseSeconds:
+        """Return the seconds of a drive's part of a step, counted on a machine.
 
-        async def visit(session: DeviceSession) -> PhaseSeconds | None:
-            self._weight = self._weight_of(device)
+        Raises:
+            DeviceFailed: it fails there.
+        """
+        device, records = work.device, self._places[work.device][work.records].astype(np.uint32)
+
+        async def visit(session: DeviceSession) -> PhaseSeconds:
+            self._weights[number] = self._weight_of(device)
+            self._is_new(number, session)
             probe = StepWork(session, records, work.micro_batch)
             outcome = (await self._exchanges[number].visit(outbound, [], gathering, [probe], extensions))[0]
-            if outcome.stepped is not None:
-                return outcome.stepped.seconds
-            if outcome.error is None or isinstance(outcome.error, DeviceFailed):
-                self._tell_failed(device, outcome.error)
-                return None
-            raise outcome.error
+            if isinstance(outcome.error, DeviceFailed) and not isinstance(outcome.error, DeviceCodeFailed):
+                raise DeviceFailed(
+                    f"{device}: a step of {len(records)} records cannot be counted, so its seconds are not known "
+                    f"({outcome.error}); give the drive smaller batches, or the virtual machine more memory: in the "
+                    "array file, or take clock: modelled"
+                )
+            if outcome.stepped is None:
+                raise outcome.error or DeviceLost(f"{device}: its step was not counted")
+            return outcome.stepped.seconds
 
         return await self._machines[number].work(visit)
+
+    def _is_new(self, number: int, session: DeviceSession) -> bool:
+        """Return whether a machine's session is another than before, of a machine that has computed nothing yet."""
+        known, self._sessions[number] = self._sessions[number], session
+        if known is not session:
+            self.steps.restart(number)
+        return known is not session
 
     def _tell_failed(self, device: str, error: Exception | None) -> None:
         self._on_event(device, EventKind.NOTE, f"its steps cannot be counted, so their seconds are missing: {error}")
@@ -246,10 +257,8 @@ class StepCounter:
 
         async def train(session: DeviceSession) -> Trained:
             deadline = Deadline(_WATCHDOG_SECONDS)
-            if self._prepared is not session:
+            if self._is_new(0, session):
                 await prepare_device(session, self._frame, deadline)
-                self._prepared = session
-                self.steps.restart(0)
             await machine.disturb(session, weight, deadline)
             frames = (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights), task)
             for message in pack(map(encode, frames)):
