@@ -32,11 +32,16 @@ SHARING_BAND = 0.9, 1.9
 End = Literal["low", "high"]
 
 
-class FigureBand(msgspec.Struct, frozen=True):
-    """A figure's plausible range, and where it comes from."""
+class Band(msgspec.Struct, frozen=True):
+    """From the least to the most that a figure may be."""
 
     low: float
     high: float
+
+
+class FigureBand(Band, frozen=True):
+    """A figure's plausible range, and where it comes from."""
+
     source: str
 
 
@@ -199,9 +204,11 @@ class Profile:
             **{phase: getattr(counted, phase) * self.scale(phase) for phase in PhaseSeconds.__struct_fields__}
         )
 
-    def at(self, end: End) -> Profile:
-        """Return the profile with all figures, and the errors of cycles, at one end of their bands."""
-        moved: Profile = replace(_moved(self, end), power=_moved(self.power, end), band_end=end)
+    def at(self, end: End | None) -> Profile:
+        """Return the profile with all figures, and the errors of cycles, at one end of their bands; itself at None."""
+        moved: Profile = (
+            self if end is None else replace(_moved(self, end), power=_moved(self.power, end), band_end=end)
+        )
         return moved
 
     def entries(self) -> list[FigureEntry]:

@@ -15,7 +15,7 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import JobFile, Json, TunerOption
 from host.core.console import StageProgress, console, print_json, print_whole
-from host.core.figure_bands import format_band
+from host.core.figure_bands import IN_BRACKETS, Band, format_band
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import name_clock
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from csd_lab.simulate.simulation_figures import (
         SimulatedClass,
         SimulatedRetune,
+        SimulatedRun,
         SimulatedTree,
         SimulateReport,
         SimulateServersReport,
@@ -78,25 +79,36 @@ def print_simulation(report: SimulateReport) -> None:
     for run in report.runs:
         table.add_row(
             f"{run.ratio:g} drives",
-            format_band(f"{run.records_per_second:.4g}", run.bands.get("records_per_second")),
-            format_band(f"{run.joules_per_record:.4g}", run.bands.get("joules_per_record")),
+            *(_figure(run, name) for name in ("records_per_second", "joules_per_record")),
             format_bytes(run.link_bytes_per_record),
-            f"{run.step_seconds[1]:.4g}",
-            format_band(f"{run.speedup:.3g}", run.bands.get("speedup")),
-            format_band(f"{run.energy_factor:.3g}", run.bands.get("energy_factor")),
+            _median_step(run),
+            *(_figure(run, name, ".3g") for name in ("speedup", "energy_factor")),
         )
     print_whole(table)
-    console.print("in brackets: with the profiles' figures at either end of their bands", soft_wrap=True)
+    console.print(IN_BRACKETS, soft_wrap=True)
     middle = report.runs[len(report.runs) // 2]
     print_classes(middle.classes, middle.ratio)
     base = middle.baseline
+    rate, joules = (
+        format_band(f"{getattr(base, name):.4g}", middle.bands.get(f"baseline.{name}"))
+        for name in ("records_per_second", "joules_per_record")
+    )
     console.print(
-        f"of a step, {middle.exchange_seconds:.4g} s are exchange and optimiser, neither reading nor computing\n"
-        f"baseline: the host alone {base.records_per_second:.4g} records/s, {base.joules_per_record:.4g} J and "
-        f"{format_bytes(base.link_bytes_per_record)} over its link per record; the drives are plain storage",
+        f"of a step, {_figure(middle, 'exchange_seconds')} s are exchange and optimiser, neither reading nor "
+        "computing\n"
+        f"baseline: the host alone {rate} records/s, {joules} J and {format_bytes(base.link_bytes_per_record)} over "
+        "its link per record; the drives are plain storage",
         soft_wrap=True,
     )
     _print_end(report, middle.retunes)
+
+
+def _figure(run: SimulatedRun | SimulatedTree, name: str, spec: str = ".4g") -> str:
+    return format_band(format(getattr(run, name), spec), run.bands.get(name))
+
+
+def _median_step(run: SimulatedRun | SimulatedTree) -> str:
+    return format_band(f"{run.step_seconds[1]:.4g}", run.bands.get("step_seconds"))
 
 
 def _print_end(report: SimulateReport | SimulateServersReport, retunes: list[SimulatedRetune]) -> None:
@@ -161,14 +173,15 @@ def print_servers_simulation(report: SimulateServersReport) -> None:
     for run in report.runs:
         table.add_row(
             f"{run.ratio:g} drives",
-            f"{run.records_per_second:.4g}",
+            _figure(run, "records_per_second"),
             f"{run.efficiency:.1%}",
-            f"{run.joules_per_record:.4g}",
-            f"{run.step_seconds[1]:.4g}",
+            _figure(run, "joules_per_record"),
+            _median_step(run),
             _NAMES[run.bottleneck],
             _NAMES[run.next_bottleneck],
         )
     print_whole(table)
+    console.print(IN_BRACKETS, soft_wrap=True)
     middle = report.runs[len(report.runs) // 2]
     _print_seconds(middle)
     print_classes(middle.classes, middle.ratio)
@@ -181,8 +194,9 @@ def _print_seconds(run: SimulatedTree) -> None:
     for name in ("", "s per step", "share"):
         table.add_column(name, justify="right", no_wrap=True)
     for part, name in _NAMES.items():
-        seconds = getattr(run.seconds, part)
-        table.add_row(name, f"{seconds / len(run.steps):.4g}", f"{seconds / run.array_seconds:.1%}")
+        seconds, band, steps = getattr(run.seconds, part), run.bands.get(f"seconds.{part}"), len(run.steps)
+        per_step = None if band is None else Band(band.low / steps, band.high / steps)
+        table.add_row(name, format_band(f"{seconds / steps:.4g}", per_step), f"{seconds / run.array_seconds:.1%}")
     print_whole(table)
 
 

@@ -12,8 +12,10 @@ from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import ArrayOption, JobFile, Json
 from host.core.console import StageProgress, console, figures_table, print_json, print_whole
+from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band
 from host.core.interrupts import INTERRUPTS
 from host.core.plain_text import counted
+from host.core.summary import name_clock
 
 
 def register(app: typer.Typer) -> None:
@@ -60,34 +62,60 @@ def print_tune(report: TuneReport) -> None:
     for clock in dict.fromkeys((device.profile, device.clock) for device in report.devices):
         console.print(f"{clock[0]}: clock: {clock[1]}", markup=False, soft_wrap=True)
     gain = report.records_per_second / report.equal_records_per_second
+    names = "step_seconds", "exchange_seconds", "records_per_second", "equal_records_per_second"
+    step, exchange, rate, equal = (
+        format_band(f"{getattr(report, name):.4g}", report.bands.get(name)) for name in names
+    )
     console.print(
-        f"a step takes {report.step_seconds:.4g} s (modelled), of them {report.exchange_seconds:.4g} s exchange; "
-        f"imbalance {report.imbalance:.2%}; {report.records_per_second:.4g} records/s\n"
-        f"equal batches: {report.equal_records_per_second:.4g} records/s, imbalance {report.equal_imbalance:.0%}: "
-        f"{gain:.3g} times as fast\n"
+        f"a step takes {step} s ({name_clock(report.clock, report.core_model)}), of them {exchange} s exchange; "
+        f"imbalance {report.imbalance:.2%}; {rate} records/s\n"
+        f"equal batches: {equal} records/s, imbalance {report.equal_imbalance:.0%}: {gain:.3g} times as fast\n"
         f"an epoch has {counted(report.steps_per_epoch, 'step')}",
         soft_wrap=True,
     )
+    if report.bands:
+        _print_ends(report.devices)
     for note in report.notes:
         console.print(note, markup=False, soft_wrap=True)
 
 
+def _print_ends(devices: list[TunedDevice]) -> None:
+    """Print what the brackets are, and whether STANNIS would choose the same batches at each end of the bands."""
+    console.print(f"{IN_BRACKETS}, and these batches", soft_wrap=True)
+    ends = {
+        end: _listed([device.batch_at_ends[end] for device in devices], devices) for end in devices[0].batch_at_ends
+    }
+    chosen = _listed([device.batch_size for device in devices], devices)
+    console.print(f"STANNIS would choose {describe_ends(chosen, ends)}", markup=False, soft_wrap=True)
+
+
+def _listed(batches: list[int], devices: list[TunedDevice]) -> str:
+    """Return the batches of devices, each group of equal ones once."""
+    groups = groupby(zip(devices, batches, strict=True), key=lambda pair: (pair[0].profile, pair[1]))
+    return ", ".join(f"{_names([device for device, _ in group])} {batch}" for (_, batch), group in groups)
+
+
+def _names(group: list[TunedDevice]) -> str:
+    return group[0].device if len(group) == 1 else f"{group[0].device} to {group[-1].device}"
+
+
 def _cells(group: list[TunedDevice]) -> list[str]:
-    first, last = group[0], group[-1]
-    names = first.device if len(group) == 1 else f"{first.device} to {last.device}"
+    first = group[0]
     parts = -(-first.batch_size // first.micro_batch)
     return [
-        f"{names} ({first.profile})",
+        f"{_names(group)} ({first.profile})",
         f"{first.batch_size}" + (f" in {parts}" if parts > 1 else ""),
-        f"{first.compute_seconds:.4g}",
-        f"{first.records_per_second:.4g}",
+        *(
+            format_band(f"{getattr(first, name):.4g}", first.bands.get(name))
+            for name in ("compute_seconds", "records_per_second")
+        ),
         format_bytes(first.needed_bytes),
         format_bytes(first.available_bytes),
         "?" if first.error_estimate is None else f"{first.error_estimate:.1%}" + ("" if first.covered else " ?"),
         _range([device.private_records for device in group]),
         _range([device.public_records for device in group]),
         _range([device.equal_batch_size for device in group]),
-        f"{first.equal_compute_seconds:.4g}",
+        format_band(f"{first.equal_compute_seconds:.4g}", first.bands.get("equal_compute_seconds")),
     ]
 
 

@@ -123,9 +123,9 @@ def make_nodes(
     numbers: dict[str, int] = {}
     for device in pattern:
         numbers.setdefault(device.profile, len(numbers))
-    host = _profile(config.host.profile, end)
+    host = get_profile(config.host.profile).at(end)
     by_profile = {device.profile: classes[device.name] for device in pattern}
-    kinds = [_kind(_profile(name, end), by_profile[name], 1.0, end) for name in numbers]
+    kinds = [_kind(get_profile(name).at(end), by_profile[name], 1.0, end) for name in numbers]
     worth = float(getattr(host.ratio, ratio).value) if host.ratio is not None else 1.0
     own = np.array([numbers[device.profile] for device in pattern])
     kind_of = np.concatenate([np.resize(own, count), np.full(int(config.host.trains), len(kinds))])
@@ -140,14 +140,9 @@ def make_nodes(
     )
 
 
-def _profile(name: str, end: End | None) -> Profile:
-    """Return a profile, or what it is at an end of its figures' bands."""
-    return get_profile(name) if end is None else get_profile(name).at(end)
-
-
 def _kind(profile: Profile, costs: DeviceClass, worth: float, end: End | None) -> NodeKind:
     table = costs.memory.table
-    unit = _profile(HOST_UNIT, end) if profile.ratio is not None else profile
+    unit = get_profile(HOST_UNIT).at(end) if profile.ratio is not None else profile
     return NodeKind(profile, costs, table.encode_seconds_median * table.scale(unit, "encode") / worth)
 
 

@@ -70,8 +70,10 @@ class SimulatedRun(Renamed, frozen=True):
         baseline: the host alone.
         speedup: `records_per_second` over the baseline's.
         energy_factor: the baseline's `joules_per_record` over ours.
-        bands: of ``array_seconds``, ``records_per_second``, ``joules_per_record``, ``speedup`` and ``energy_factor``,
-            with the figures of all profiles at either end of theirs; of the middle of the host's band alone.
+        bands: of ``array_seconds``, ``records_per_second``, ``joules_per_record``, ``exchange_seconds``, ``speedup``,
+            ``energy_factor``, ``step_seconds`` (the median), ``baseline.records_per_second`` and
+            ``baseline.joules_per_record``, with the figures of all profiles at either end of theirs; of the middle of
+            the host's band alone.
     """
 
     ratio: float
@@ -203,6 +205,9 @@ class SimulatedTree(Renamed, frozen=True):
         classes: of nodes.
         retunes: in order.
         steps: one by one.
+        bands: of ``array_seconds``, ``records_per_second``, ``ideal_records_per_second``, ``efficiency``,
+            ``joules_per_record``, ``step_seconds`` (the median) and each of ``seconds``, as ``seconds.compute``, with
+            the figures of all profiles at either end of theirs; of the middle of the hosts' band alone.
     """
 
     ratio: float
@@ -223,6 +228,7 @@ class SimulatedTree(Renamed, frozen=True):
     classes: list[SimulatedClass]
     retunes: list[SimulatedRetune]
     steps: list[TreeStepFigures]
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images: Annotated[int, old_name_of("records")] = 0
     images_per_second: Annotated[float, old_name_of("records_per_second")] = 0.0
     ideal_images_per_second: Annotated[float, old_name_of("ideal_records_per_second")] = 0.0

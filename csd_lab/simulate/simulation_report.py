@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar, get_args
 
 import msgspec.structs
 import numpy as np
@@ -36,13 +38,15 @@ from csd_lab.simulate.tree import Tree
 from csd_lab.simulate.tree_steps import TreeStepModel
 from csd_lab.simulate.tuners import make_tuner
 from host.core.device_time import MODELLED
-from host.core.figure_bands import Band
+from host.core.figure_bands import span_of
 from host.core.tuning.batch_tuner import Batches
 from host.monitoring.report.compare_baseline import list_assumptions
 from host.monitoring.report.comparison import AssumedFigure
 from host.policies.batching.device_speeds import RatioName
 
 SIMULATED = "simulated"
+_Run = tuple[Tree, SimulationTrace]
+_T = TypeVar("_T", SimulatedRun, SimulatedTree)
 
 
 def report_simulation(
@@ -55,7 +59,7 @@ def report_simulation(
     """
     begin, config = time.monotonic(), request.config
     ratios = _ratios(request)
-    done: list[tuple[Tree, SimulationTrace]] = []
+    done: list[_Run] = []
     for ratio in ratios:
         tree = request.tree(store, ratio)
         if not done or tree.trains:  # a host that does not train is as slow as it likes
@@ -74,13 +78,12 @@ def report_simulation(
         "notes": list(dict.fromkeys(remarks + [trace.ended for _, trace in done if trace.ended])),
         "assumed": _assumed(config, tree),
     }
+    ends = list(_simulate_ends(request, store, progress))
     if config is None:
-        runs = [describe_array(*run) for run in done]
-        runs[len(runs) // 2] = _with_bands(request, store, runs[len(runs) // 2], progress)
         return SimulateReport(
             array=request.name,
             host_trains=tree.trains,
-            runs=runs,
+            runs=_describe(describe_array, done, ends),
             wall_seconds=time.monotonic() - begin,
             **both,
         )
@@ -90,26 +93,40 @@ def report_simulation(
         hosts_train=tree.trains,
         reduce_every=config.reduce_every,
         allreduce=tree.racks.allreduce,
-        runs=[describe_tree(*run) for run in done],
+        runs=_describe(describe_tree, done, ends),
         wall_seconds=time.monotonic() - begin,
         **both,
     )
 
 
-_BANDED = ("array_seconds", "records_per_second", "joules_per_record", "speedup", "energy_factor")
-
-
-def _with_bands(
-    request: SimulationRequest, store: CalibrationStore, run: SimulatedRun, progress: Progress
-) -> SimulatedRun:
-    """Return the run with its bands: it is simulated again at each end of those of the profiles' figures."""
-    ends = []
+def _simulate_ends(request: SimulationRequest, store: CalibrationStore, progress: Progress) -> Iterator[_Run]:
+    """Yield the run of the middle ratio again, at each end of the bands of the profiles' figures."""
     for end in get_args(End):
         progress.stage(f"simulate with the profiles' figures at the {end} end of their bands")
         tree = request.tree(store, "middle", end)
-        ends.append(describe_array(tree, run_request(request, tree)))
-    each = {name: [getattr(one, name) for one in (run, *ends)] for name in _BANDED}
-    return msgspec.structs.replace(run, bands={name: Band(min(ends), max(ends)) for name, ends in each.items()})
+        yield tree, run_request(request, tree)
+
+
+def _describe(describe: Callable[[Tree, SimulationTrace], _T], done: Sequence[_Run], ends: Sequence[_Run]) -> list[_T]:
+    """Return the figures of all runs; the middle one has bands, from what it is at the `ends`."""
+    runs, middle = [describe(*run) for run in done], len(done) // 2
+    each = [_figures(run) for run in runs[middle : middle + 1] + [describe(*run) for run in ends]]
+    bands = {name: span_of(values[name] for values in each) for name in each[0]}
+    runs[middle] = msgspec.structs.replace(runs[middle], bands=bands)
+    return runs
+
+
+def _figures(run: SimulatedRun | SimulatedTree) -> dict[str, float]:
+    """Return each figure of a run that rests on profiles, by its name there."""
+    return {name: attrgetter(name)(run) for name in _BANDED[type(run)]} | {"step_seconds": run.step_seconds[1]}
+
+
+_RATES = ("array_seconds", "records_per_second", "joules_per_record")
+_BASELINE = ("baseline.records_per_second", "baseline.joules_per_record")
+_BANDED = {
+    SimulatedRun: (*_RATES, "exchange_seconds", "speedup", "energy_factor", *_BASELINE),
+    SimulatedTree: (*_RATES, "ideal_records_per_second", "efficiency", *(f"seconds.{part}" for part in PARTS)),
+}
 
 
 def run_request(request: SimulationRequest, tree: Tree) -> SimulationTrace:

@@ -6,14 +6,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
+from msgspec import structs
 
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
+from csd_lab.tune.equal_batches import plan_equal
 from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from host.config.array_files import read_array
@@ -22,7 +26,9 @@ from host.config.job_file import load_job
 from host.config.plugins.plugin_section import UserSection
 from host.config.resolve import load_plugins
 from host.core.datasets import load_dataset
+from host.core.figure_bands import Band, span_of
 from host.core.model_facts import ModelFacts, exchange_seconds, inspect_load, inspect_model
+from host.core.tuning.speed_table import SpeedTable
 from host.core.tuning.stannis_rule import BALANCED
 from host.fleet.shards import ShardAssignment, deal_out
 from host.policies.batching.device_speeds import (
@@ -33,7 +39,7 @@ from host.policies.batching.device_speeds import (
     speed_tables,
 )
 from host.policies.batching.memory_limit import RESERVE_BYTES
-from host.policies.batching.stannis import BatchPlan, ShardPlan, plan_batches, plan_equal, plan_shards
+from host.policies.batching.stannis import BatchPlan, ShardPlan, cost_batches, plan_batches, plan_shards
 from host.training.job_inputs import JobData
 
 # Batches that are measured for a missing table: the knee of most models, on both sides of torch's change of kernels.
@@ -72,6 +78,36 @@ def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
     return TuneRequest(config, job, spec, dataset, dealt)
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """STANNIS's batches, and the class of each device that they rest on."""
+
+    classes: Mapping[str, DeviceClass]
+    plan: BatchPlan
+
+    @property
+    def tables(self) -> list[SpeedTable]:
+        """The speed table of each device."""
+        return list(speed_tables(self.classes).values())
+
+    def cost(self, plan: BatchPlan) -> BatchPlan:
+        """Return a plan of the same devices with the seconds that its batches take by what this one rests on."""
+        return cost_batches(self.tables, plan.batches.tolist(), self.plan.sync_seconds)
+
+
+def _plan(request: TuneRequest, store: CalibrationStore, ratio: RatioName, end: End | None = None) -> _Planned:
+    """Plan with the figures of all profiles, or with these at one end of their bands."""
+    sync, tables_of_core = request.job.sync, store.counting(request.config.core_model)
+    classes = device_classes(
+        *(request.config, tables_of_core.of(request.spec, request.shape), sync, ratio),
+        shard_bytes=request.shard_bytes,
+        end=end,
+    )
+    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape), end)
+    plan = plan_batches(list(speed_tables(classes).values()), sync.tuning, sync_seconds)
+    return _Planned(classes, plan)
+
+
 def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> TuneReport:
     """Return batches and shards.
 
@@ -79,25 +115,25 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
         CalibrationError: a table is missing or damaged.
         ConfigurationError: a device's memory does not hold the smallest batch.
     """
-    sync, tables_of_core = request.job.sync, store.counting(request.config.core_model)
-    classes = device_classes(
-        request.config, tables_of_core.of(request.spec, request.shape), sync, ratio, shard_bytes=request.shard_bytes
-    )
-    tables = list(speed_tables(classes).values())
-    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape))
-    plan = plan_batches(tables, sync.tuning, sync_seconds)
-    equal = plan_equal(tables, int(plan.batches.sum()), sync_seconds)
+    planned = _plan(request, store, ratio)
+    ends = {end: _plan(request, store, ratio, end) for end in get_args(End)}
+    classes, plan = planned.classes, planned.plan
+    equal = plan_equal(planned.tables, int(plan.batches.sum()), plan.sync_seconds)
     sizes = [len(private) for private in request.dealt.private]
-    shards = plan_shards(plan.batches.tolist(), sizes, len(request.dealt.public), sync.overflow)
+    shards = plan_shards(plan.batches.tolist(), sizes, len(request.dealt.public), request.job.sync.overflow)
     ratios = get_profile(request.config.host.profile).ratio
+    costs, equals = ([there.cost(own) for there in ends.values()] for own in (plan, equal))
     return TuneReport(
         model=request.job.model,
         input_shape=list(request.shape),
         array=request.config.name,
         host_ratio=getattr(ratios, ratio).value if HOST in classes else None,
-        devices=_devices(classes, plan, equal, shards),
+        devices=[
+            structs.replace(device, bands=_device_bands(number, costs, equals), batch_at_ends=_batches(number, ends))
+            for number, device in enumerate(_devices(classes, plan, equal, shards))
+        ],
         step_seconds=plan.step_seconds,
-        exchange_seconds=sync_seconds,
+        exchange_seconds=plan.sync_seconds,
         imbalance=plan.imbalance,
         records_per_second=plan.records_per_second,
         equal_records_per_second=equal.records_per_second,
@@ -105,7 +141,27 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
         steps_per_epoch=shards.steps,
         repeated_records=shards.repeated,
         notes=list(_notes(request, classes, plan, shards)),
+        core_model=request.config.core_model,
+        bands={
+            "step_seconds": span_of(each.step_seconds for each in costs),
+            "exchange_seconds": span_of(each.sync_seconds for each in costs),
+            "records_per_second": span_of(each.records_per_second for each in costs),
+            "equal_records_per_second": span_of(each.records_per_second for each in equals),
+        },
     )
+
+
+def _device_bands(number: int, costs: Sequence[BatchPlan], equals: Sequence[BatchPlan]) -> dict[str, Band]:
+    """Return the bands of one device: of its own batch, and of an equal one, of which it has the costs at each end."""
+    return {
+        "compute_seconds": span_of(float(each.compute_seconds[number]) for each in costs),
+        "records_per_second": span_of(float(each.batches[number] / each.compute_seconds[number]) for each in costs),
+        "equal_compute_seconds": span_of(float(each.compute_seconds[number]) for each in equals),
+    }
+
+
+def _batches(number: int, ends: Mapping[End, _Planned]) -> dict[str, int]:
+    return {end: int(there.plan.batches[number]) for end, there in ends.items()}
 
 
 def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) -> None:

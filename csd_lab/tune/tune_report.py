@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
+
 from csd_emu.util.renamed import Renamed, old_name_of
+from host.core.device_time import MODELLED
+from host.core.figure_bands import Band
+from host.core.summary import INSTRUCTIONS
 
 
 class TunedDevice(Renamed, frozen=True, kw_only=True):
@@ -25,6 +30,8 @@ class TunedDevice(Renamed, frozen=True, kw_only=True):
         public_records: of the pool, that it sees in an epoch.
         left_out_records: private ones that an epoch has no room for.
         equal_batch_size, equal_compute_seconds: the same, with the global batch dealt out equally.
+        bands: of ``compute_seconds``, ``records_per_second`` and ``equal_compute_seconds``, with these batches.
+        batch_at_ends: end of the bands, ``low`` or ``high`` -> the batch that STANNIS would choose there.
     """
 
     device: str
@@ -43,6 +50,8 @@ class TunedDevice(Renamed, frozen=True, kw_only=True):
     left_out_records: int
     equal_batch_size: int
     equal_compute_seconds: float
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
+    batch_at_ends: dict[str, int] = msgspec.field(default_factory=dict)
     images_per_second: Annotated[float, old_name_of("records_per_second")] = 0.0
 
 
@@ -61,6 +70,10 @@ class TuneReport(Renamed, frozen=True, kw_only=True):
         steps_per_epoch: of which the last may be smaller.
         repeated_records: public records that are seen again in an epoch.
         notes: what was done about records that equal steps have no room for, and what else must be known.
+        clock: of all seconds: ``modelled``.
+        core_model: what a nanosecond of them stands for: one of ``instructions`` or of ``cycles``.
+        bands: of ``step_seconds``, ``exchange_seconds``, ``records_per_second`` and ``equal_records_per_second``, with
+            these batches.
     """
 
     model: str
@@ -77,5 +90,8 @@ class TuneReport(Renamed, frozen=True, kw_only=True):
     steps_per_epoch: int
     repeated_records: int
     notes: list[str]
+    clock: str = MODELLED
+    core_model: str = INSTRUCTIONS
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images_per_second: Annotated[float, old_name_of("records_per_second")] = 0.0
     equal_images_per_second: Annotated[float, old_name_of("equal_records_per_second")] = 0.0

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from msgspec import structs
 
 from csd_emu.engines import Engine
 from csd_emu.engines.rapl import RaplMeter
@@ -180,9 +179,9 @@ class TrainingRun:
             # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
             while not training.done and not (self._over() and recorder.last_round):
                 self._failures.round = 1 + recorder.last_round
-                record = meter.metered(await training.run_round())
-                sampling = None if self._counter is None else self._counter.record()
-                record = structs.replace(record, bands=self._bands.of(record), sampling=sampling)
+                record = self._bands.add_to(meter.metered(await training.run_round()))
+                if self._counter is not None:
+                    record = structs.replace(record, sampling=self._counter.record())
                 await recorder.add_round(record, training, last=self._over())
 
     def _make_training(self, faults: RunFaults, together: PeerServers | None) -> Training:

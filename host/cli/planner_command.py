@@ -23,18 +23,17 @@ from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console, figures_table, print_json, print_summary, print_whole
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
+from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band
 from host.core.summary import name_clock
 from host.monitoring.report.charts.chart_svg import paint_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
 from host.policies.selection.cluster import Range
-from host.policies.selection.planner_protocol import TrialDecision
+from host.policies.selection.planner_protocol import TrialDecision, batches_by_node
 from host.policies.selection.selection_report import (
     ConfigurationRow,
     SelectionReport,
-    describe_plan,
     read_plan,
 )
-from host.training.selection.make_cluster import planned_records
 
 _MEASURED_IN_A_RUN = (
     "to have devices measured, let all servers choose in their run: csd-emu run --servers SERVERS.YAML --server NAME "
@@ -80,16 +79,8 @@ def plan_from_tables(request: RunRequest) -> PlanReport:
         )
     planner = planning.make_planner()
     plan = planner.decide()
-    pairs = zip(planning.cluster.kinds, plan.chosen.batches, strict=True)
-    of_kind = {node: batch for kind, batch in pairs for node in kind.nodes}
-    nodes = {node: of_kind[node] for node in planner.choose_nodes(plan.chosen.configuration)}
-    devices = describe_plan(
-        *(TrialDecision(plan, nodes, (), 0), planning.cluster, planning.rules),
-        clock=MODELLED,
-        records=planned_records(planning.plan),
-        notes=planning.notes(nodes),
-    )
-    return _report(request, devices)
+    decided = TrialDecision(plan, batches_by_node(planner, plan.chosen), (), 0)
+    return _report(request, planning.describe(decided, MODELLED))
 
 
 def plan_devices(
@@ -119,12 +110,10 @@ def plan_devices(
 
 
 def _report(request: RunRequest, devices: SelectionReport) -> PlanReport:
-    shape = [int(size) for size in request.dataset.images.shape[1:]]
-    name = request.config.name if request.server_group is None else request.server_group.config.name
     return PlanReport(
         model=request.job.model,
-        input_shape=shape,
-        array=name,
+        input_shape=list(request.shape),
+        array=request.config.name if request.server_group is None else request.server_group.config.name,
         placement=None,
         devices=devices,
         core_model=request.config.core_model,
@@ -162,7 +151,8 @@ def print_devices(report: PlanReport) -> None:
         _say(f"note: {note}")
     _say(_rests_on(plan, name_clock(plan.clock, report.core_model)))
     batches = ", ".join(f"{node} {batch}" for node, batch in plan.nodes.items())
-    _say(f"chosen: {plan.chosen.name} (records per step: {batches}); {_sure(plan)}")
+    ends = f"; {describe_ends(plan.chosen.name, plan.at_ends)}" if plan.at_ends else ""
+    _say(f"chosen: {plan.chosen.name} (records per step: {batches}); {_sure(plan)}{ends}")
     if (summary := report.summary) is not None and not report.applied:
         _say(f"go on with it: csd-emu run --resume {summary.run_directory}")
         _say(f"the {plan.trial_steps} steps of pre-training are kept there; report.html in it shows the Pareto front")
@@ -191,12 +181,11 @@ def shown_rows(plan: SelectionReport) -> list[ConfigurationRow]:
 
 
 def _cells(row: ConfigurationRow) -> list[str]:
-    return [
-        str(row.records),
-        f"{row.step_seconds:.4g}",
-        *(_interval(each) for each in (row.seconds, row.watts, row.joules, row.edp)),
-        f"{row.steps_measured} steps" if row.steps_measured else "-",
-    ]
+    """Return what a row shows; a band has a line of its own."""
+    ranges = {"seconds": row.seconds, "watts": row.watts, "joules": row.joules, "edp": row.edp}
+    figures = {"step_seconds": f"{row.step_seconds:.4g}"} | {name: _interval(each) for name, each in ranges.items()}
+    shown = (format_band(f"{text}\n", row.bands.get(name)) for name, text in figures.items())
+    return [str(row.records), *map(str.rstrip, shown), f"{row.steps_measured} steps" if row.steps_measured else "-"]
 
 
 def _interval(value: Range) -> str:
@@ -207,7 +196,8 @@ def _interval(value: Range) -> str:
 
 def _rests_on(plan: SelectionReport, clock: str) -> str:
     work = f"{plan.records:,.0f} records" if plan.same_work else "the records that each can reach"
-    what = f"for {work}, clock: {clock}, intervals of {plan.confidence:.0%}"
+    brackets = f", {IN_BRACKETS}" if plan.at_ends else ""
+    what = f"for {work}, clock: {clock}, intervals of {plan.confidence:.0%}{brackets}"
     if not plan.trials:
         return f"estimates {what}; nothing was measured: all rests on calibration tables"
     tried = "; ".join(f"{row.name}: {row.steps} steps of {row.step_seconds:.4g} s" for row in plan.trials)

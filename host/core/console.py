@@ -25,7 +25,7 @@ from firmware_agent.common.errors import ModelError, PluginError, UserCodeFailed
 from firmware_agent.common.folded_traceback import MAX_TRACEBACK_BYTES, bounded, format_user_traceback, names_user_code
 from firmware_agent.common.units import format_bytes
 from host.core.failures import Failure, describe_failures
-from host.core.figure_bands import format_band
+from host.core.figure_bands import IN_BRACKETS, format_band
 from host.core.plain_text import plain, plain_json
 from host.core.summary import SYNC, Summary, format_accuracy
 
@@ -173,7 +173,7 @@ def _print_work(summary: Summary) -> None:
         soft_wrap=True,
     )
     if summary.bands:
-        console.print("in brackets: with the profiles' figures at either end of their bands", soft_wrap=True)
+        console.print(IN_BRACKETS, soft_wrap=True)
 
 
 def _figure(summary: Summary, name: str, spec: str) -> str:

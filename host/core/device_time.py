@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-import msgspec
+from msgspec import structs
 
 from csd_emu.config.array_file import NATIVE, REMOTE, SAMPLED, ArrayConfig
 from csd_emu.profiles import Profile, get_profile
@@ -105,7 +105,7 @@ class CycleModel:
         shares = batches or {self.instructions.batches[0]: 1}
         tables = (TableModel(table, self.profile) for table in (self.instructions, self.cycles))
         before, after = (pass_seconds(model, shares) for model in tables)
-        ratios = {name: _ratio(getattr(after, name), getattr(before, name)) for name in before.__struct_fields__}
+        ratios = {name: growth(getattr(after, name), getattr(before, name)) for name in before.__struct_fields__}
         seconds = self.profile.device_seconds(counted)
         return PhaseSeconds(**{name: getattr(seconds, name) * ratio for name, ratio in ratios.items()})
 
@@ -137,7 +137,8 @@ class AssumedCycles:
         return AssumedCycles(self.profile.at(end), cycles)
 
 
-def _ratio(after: float, before: float) -> float:
+def growth(after: float, before: float) -> float:
+    """Return what a figure was multiplied by; 1 of one that was 0."""
     return after / before if before else 1.0
 
 
@@ -196,6 +197,12 @@ class DeviceTime:
         there._competitors = self._competitors
         return there
 
+    def phase_growth(self, there: DeviceTime, device: str, hello_clock: str, batch_size: int) -> PhaseSeconds:
+        """Return what a device's seconds of each phase of a step are multiplied by, `there` in place of here."""
+        step = PhaseSeconds(1.0, 1.0, 1.0, 1.0), {max(1, batch_size): 1}
+        each = (structs.astuple(time.seconds(device, hello_clock, *step)) for time in (there, self))
+        return PhaseSeconds(*map(growth, *each))
+
     def clock(self, device: str, hello_clock: str) -> str:
         """Return the clock that the seconds of a device with this stopwatch will have."""
         if device in self._sampled:
@@ -249,7 +256,7 @@ def micro_batch_counts(records: int, micro_batch: int) -> dict[int, int]:
 
 def gradient_seconds(model: StepModel, batches: Mapping[int, int]) -> PhaseSeconds:
     """Return the seconds of one gradient, computed in these batches and encoded once: no update, the host steps."""
-    return msgspec.structs.replace(pass_seconds(model, batches), update=0.0)
+    return structs.replace(pass_seconds(model, batches), update=0.0)
 
 
 def pass_seconds(model: StepModel, batches: Mapping[int, int], share: float = 1.0) -> PhaseSeconds:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
+from csd_emu.profiles.profile import Band as Band
+
+IN_BRACKETS = "in brackets: with the profiles' figures at either end of their bands"
 
 
-class Band(msgspec.Struct, frozen=True):
-    """From the least to the most that a figure may be."""
+def span_of(values: Iterable[float]) -> Band:
+    """Return the band from the least to the most of a figure's values at both ends."""
+    ends = sorted(values)
+    return Band(ends[0], ends[-1])
 
-    low: float
-    high: float
 
-
-def sum_bands(parts: Iterable[Mapping[str, Band]]) -> dict[str, Band]:
-    """Return figure -> the band of its sum over `parts`, whose figures stand at the same ends; none if one has none."""
-    each = list(parts)
-    names = each[0] if all(each) and each else ()
-    return {name: Band(sum(part[name].low for part in each), sum(part[name].high for part in each)) for name in names}
+def add_bands(sums: Mapping[str, Band], more: Mapping[str, Band]) -> dict[str, Band]:
+    """Return figure -> the band of its sum, all at the same ends; what only one of both has is 0 in the other."""
+    pairs = {name: [part[name] for part in (sums, more) if name in part] for name in {**sums, **more}}
+    return {name: Band(sum(band.low for band in own), sum(band.high for band in own)) for name, own in pairs.items()}
 
 
 def rate_band(above: float, below: Band) -> Band:
@@ -31,8 +31,7 @@ def rate_band(above: float, below: Band) -> Band:
 
 def ratio_band(one: Band, other: Band) -> Band:
     """Return the band of a ratio of two figures that rest on the same profiles, so that both stand at the same end."""
-    ends = one.low / other.low, one.high / other.high
-    return Band(min(ends), max(ends))
+    return span_of((one.low / other.low, one.high / other.high))
 
 
 def cancelled_share(one: Band, other: Band) -> float:
@@ -40,6 +39,13 @@ def cancelled_share(one: Band, other: Band) -> float:
     whole = one.high / other.low - one.low / other.high
     ratio = ratio_band(one, other)
     return 1 - (ratio.high - ratio.low) / whole if whole > 0 else 1.0
+
+
+def describe_ends(chosen: str, at_ends: Mapping[str, str]) -> str:
+    """Return for people whether the same is chosen at the ends of the bands, ``low`` and ``high``, or what else is."""
+    others = ((end, other) for end, other in at_ends.items() if other != chosen)
+    told = (f"at the {'fast' if end == 'low' else 'slow'} end of the bands: {other}" for end, other in others)
+    return "; ".join(told) or "the same at both ends of the bands"
 
 
 def format_band(value: str, band: Band | None) -> str:

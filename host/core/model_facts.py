@@ -13,6 +13,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel import host_node
 from csd_emu.perfmodel.host_node import link_of
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.profile import End
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.models import ModelSpec, build_model
@@ -116,9 +117,12 @@ def inspect_load(spec: ModelSpec, shape: Shape) -> Load:
     return Load(spec, shape, state, gradients, math.prod(shape) + _LABEL_BYTES)
 
 
-def exchange_seconds(config: ArrayConfig, load: Load) -> float:
-    """Return what the exchange, and the host's sum and optimiser, add to each step of an array."""
-    host = get_profile(config.host.profile)
-    drives = [get_profile(device.profile) for device in config.list_devices()]
+def exchange_seconds(config: ArrayConfig, load: Load, end: End | None = None) -> float:
+    """Return what the exchange, and the host's sum and optimiser, add to each step of an array.
+
+    With an `end`, if the figures of all profiles stand at that end of their bands.
+    """
+    host = get_profile(config.host.profile).at(end)
+    drives = [get_profile(device.profile).at(end) for device in config.list_devices()]
     link = link_of(config.link, host)
     return host_node.exchange_seconds(drives, link, load.state_bytes, load.gradient_bytes, config.host.trains)

@@ -257,6 +257,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
         steps: of a synchronous round, in order.
         retunes: in force from a step of this round on, in order.
         bands: of ``array_seconds``, ``device_seconds`` of all in time, and ``energy_joules``; empty in older records.
+        device_bands: node -> of its ``device_seconds``, if it was in time, and of its ``energy_joules``.
         sampling: of the clock ``sampled``; else None.
     """
 
@@ -279,6 +280,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     steps: list[StepRecord] = msgspec.field(default_factory=list)
     retunes: list[RetuneRecord] = msgspec.field(default_factory=list)
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
+    device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
     sampling: SamplingRecord | None = None
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
 
@@ -323,10 +325,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
 
 
 def node_joules(parts: Iterable[DeviceRound], others: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return node -> component -> joules of devices' `parts` and of `others`.
-
-    A host that trains has a part too; what it draws for that is among the `others`.
-    """
+    """Return node -> component -> joules of `parts`, and of `others`: what a host that trains draws is there."""
     joules = {part.device: dict(part.energy_joules) for part in parts}
     for node, components in others.items():
         joules[node] = sum_energy([joules.get(node, {}), components])

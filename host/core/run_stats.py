@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from csd_emu.perfmodel.power import sum_energy
-from host.core.figure_bands import Band, rate_band, sum_bands
+from host.core.figure_bands import Band, add_bands, rate_band
 from host.core.records import DeviceRound, RoundRecord
 
 
@@ -74,7 +74,7 @@ class RunStats:
         servers: those that took part in any step, in the order in which they appeared; empty of one that is alone.
         servers_samples: records of all servers.
         last: round; None before the first.
-        bands: see `RoundRecord.bands`; empty if those of a round are not known.
+        bands, device_bands: see `RoundRecord`; empty if those of a round are not known.
     """
 
     devices: dict[str, DeviceStats] = field(default_factory=dict)
@@ -92,6 +92,7 @@ class RunStats:
     servers_samples: int = 0
     last: RoundRecord | None = None
     bands: dict[str, Band] = field(default_factory=dict)
+    device_bands: dict[str, dict[str, Band]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rounds: Iterable[RoundRecord], devices: Iterable[str] = ()) -> Self:
@@ -103,7 +104,11 @@ class RunStats:
 
     def add(self, record: RoundRecord) -> None:
         """Add one more round."""
-        self.bands = record.bands if not self.rounds else sum_bands([self.bands, record.bands])
+        known = record.bands and (self.bands or not self.rounds)
+        self.bands = add_bands(self.bands, record.bands) if known else {}
+        for node in {**self.device_bands, **record.device_bands}:
+            own = add_bands(self.device_bands.pop(node, {}), record.device_bands.get(node, {}))
+            self.device_bands.update({node: own} if known else {})
         self.rounds += 1
         self.steps += len(record.steps)
         self.retunes += len(record.retunes)

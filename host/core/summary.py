@@ -29,7 +29,8 @@ class Summary(Renamed, frozen=True):
     run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions that were
     refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
     in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be
-    by the bands of the profiles' figures (docs/bands.md); empty if they are not known.
+    by the bands of the profiles' figures (docs/bands.md), and `device_bands` those of ``device_seconds`` and
+    ``energy_joules`` by node; empty if they are not known.
     """
 
     array: str
@@ -62,6 +63,7 @@ class Summary(Renamed, frozen=True):
     failures: list[Failure] = msgspec.field(default_factory=list)
     refusals: dict[str, int] = msgspec.field(default_factory=dict)
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
+    device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
@@ -116,6 +118,7 @@ def summarise(rounds: Iterable[RoundRecord], mode: str | None = None, **facts: A
         records_per_array_second=stats.records_per_array_second,
         joules_per_record=stats.joules_per_record,
         bands=stats.all_bands,
+        device_bands=stats.device_bands,
         host_link_bytes_per_record=stats.link_bytes_per_record,
         servers=list(stats.servers) if stats.servers else None,
         servers_samples=stats.servers_samples if stats.servers else None,

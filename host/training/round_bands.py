@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from csd_emu.config.array_file import ArrayConfig, LinkSection
 from csd_emu.perfmodel.host_node import link_of
 from csd_emu.perfmodel.power import MEASURED
@@ -16,12 +18,13 @@ from csd_emu.profiles import Profile, Sourced, get_profile
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.device_time import COUNTED, WALL, DeviceTime
+from host.core.device_time import COUNTED, WALL, DeviceTime, growth
 from host.core.figure_bands import Band
 from host.core.records import DeviceRound, RoundRecord
 
 _PHASES = PhaseSeconds.__struct_fields__
-_ONE_SECOND = PhaseSeconds(*[1.0] * len(_PHASES))
+# Of all nodes together: no node is called so.
+_ARRAY = ""
 
 
 class RoundBands:
@@ -32,10 +35,11 @@ class RoundBands:
         self._low = _RoundAt("low", time, {**profiles, HOST: host}, link)
         self._high = _RoundAt("high", time, {**profiles, HOST: host}, link)
 
-    def of(self, record: RoundRecord) -> dict[str, Band]:
-        """Return the bands of ``array_seconds``, ``device_seconds`` of all in time, and ``energy_joules``."""
+    def add_to(self, record: RoundRecord) -> RoundRecord:
+        """Return the record with its bands, and those of its devices."""
         low, high = self._low.figures(record), self._high.figures(record)
-        return {name: Band(low[name], high[name]) for name in low}
+        bands = {node: {name: Band(own[name], high[node][name]) for name in own} for node, own in low.items()}
+        return msgspec.structs.replace(record, bands=bands.pop(_ARRAY), device_bands=bands)
 
 
 class _RoundAt:
@@ -48,40 +52,31 @@ class _RoundAt:
         self._host_link = next(rates) / next(rates)
         self._phase_factors: dict[tuple[int, str, int], PhaseSeconds] = {}
 
-    def figures(self, record: RoundRecord) -> dict[str, float]:
-        """Return the figures that `RoundBands.of` names."""
+    def figures(self, record: RoundRecord) -> dict[str, dict[str, float]]:
+        """Return the figures of each node, and of all together under `_ARRAY`."""
         computed = {part.device: self._compute(part) for part in record.devices}
         before = max((_part_seconds(part, part.device_seconds.total) for part in record.devices), default=0.0)
         after = max((self._length(part, computed[part.device]) for part in record.devices), default=0.0)
-        longer = after / before if before else 1.0
-        busier = {
-            part.device: computed[part.device] / part.device_seconds.total if part.device_seconds.total else 1.0
-            for part in record.devices
+        longer = growth(after, before)
+        busier = {part.device: growth(computed[part.device], part.device_seconds.total) for part in record.devices}
+        joules = {
+            node: sum(own * self._share(node, name, longer, busier.get(node, 1.0)) for name, own in components.items())
+            for node, components in record.node_joules.items()
         }
-        return {
-            "array_seconds": record.array_seconds * longer,
-            "device_seconds": sum(computed[part.device] for part in record.in_time),
-            "energy_joules": sum(
-                joules * self._share(node, component, longer, busier.get(node, 1.0))
-                for node, components in record.node_joules.items()
-                for component, joules in components.items()
-            ),
-        }
+        seconds = {part.device: computed[part.device] for part in record.in_time}
+        each = {"device_seconds": seconds, "energy_joules": joules}
+        nodes = {node: {name: own[node] for name, own in each.items() if node in own} for node in {**joules, **seconds}}
+        whole = {name: sum(own.values()) for name, own in each.items()}
+        return nodes | {_ARRAY: {"array_seconds": record.array_seconds * longer, **whole}}
 
     def _compute(self, part: DeviceRound) -> float:
         """Return the seconds that a device computes in its part."""
         key = (id(self._profiles[part.device]), part.clock, part.batch_size)
         if (factors := self._phase_factors.get(key)) is None:
-            factors = self._phase_factors[key] = self._factors(part)
+            factors = self._phase_factors[key] = self._time.phase_growth(
+                self._moved_time, part.device, COUNTED if part.clock == COUNTED else WALL, part.batch_size
+            )
         return math.fsum(getattr(part.device_seconds, phase) * getattr(factors, phase) for phase in _PHASES)
-
-    def _factors(self, part: DeviceRound) -> PhaseSeconds:
-        """Return what the seconds of each phase are multiplied by."""
-        clock, batches = COUNTED if part.clock == COUNTED else WALL, {max(1, part.batch_size): 1}
-        before, after = (
-            time.seconds(part.device, clock, _ONE_SECOND, batches) for time in (self._time, self._moved_time)
-        )
-        return PhaseSeconds(*(_over(getattr(after, phase), getattr(before, phase)) for phase in _PHASES))
 
     def _length(self, part: DeviceRound, compute_seconds: float) -> float:
         """Return how long a device's part takes: its flash and link too."""
@@ -100,7 +95,7 @@ class _RoundAt:
     def _change(self, node: str, figure: Callable[[Profile], Sourced | None]) -> float:
         """Return a figure of a node's profile at this end over itself."""
         before, after = figure(self._profiles[node]), figure(self._moved[node])
-        return 1.0 if before is None or after is None else _over(after.value, before.value)
+        return 1.0 if before is None or after is None else growth(after.value, before.value)
 
 
 def make_round_bands(config: ArrayConfig, time: DeviceTime) -> RoundBands:
@@ -122,7 +117,3 @@ _DRAWN: Mapping[str, tuple[Callable[[Profile], Sourced | None], str]] = {
 
 def _part_seconds(part: DeviceRound, compute_seconds: float, flash: float = 1.0, link: float = 1.0) -> float:
     return compute_seconds + part.read_seconds * flash + (part.receive_seconds + part.send_seconds) * link
-
-
-def _over(after: float, before: float) -> float:
-    return after / before if before else 1.0

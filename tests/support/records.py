@@ -70,8 +70,15 @@ def with_bands(record: RoundRecord) -> RoundRecord:
         "device_seconds": computed,
         "energy_joules": record.total_joules,
     }
-    bands = {name: Band(value / 2, value * 2) for name, value in figures.items()}
-    return msgspec.structs.replace(record, bands=bands)
+    nodes = {node: {"energy_joules": sum(parts.values())} for node, parts in record.node_joules.items()}
+    for part in record.in_time:
+        nodes.setdefault(part.device, {})["device_seconds"] = part.device_seconds.total
+    of_nodes = {node: _half_to_twice(own) for node, own in nodes.items()}
+    return msgspec.structs.replace(record, bands=_half_to_twice(figures), device_bands=of_nodes)
+
+
+def _half_to_twice(figures: Mapping[str, float]) -> dict[str, Band]:
+    return {name: Band(value / 2, value * 2) for name, value in figures.items()}
 
 
 def array_round(number: int, names: Sequence[str], start_seconds: float = 0.0, **fields: Any) -> RoundRecord:

@@ -18,11 +18,12 @@ from csd_lab.bench.harness import Bench, array_of, spread_over
 from csd_lab.bench.training.tuning_baselines import LoadBalanced, Policy, Proportional, Static
 from csd_lab.bench.training.tuning_simulation import Scenario, oracle, simulate
 from csd_lab.simulate.slowdown_traces import SlowdownProcess, draw_traces
+from csd_lab.tune.equal_batches import plan_equal
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.policies.batching.device_speeds import device_classes
 from host.policies.batching.hypertune_rule import Retuner, RetuneRules
-from host.policies.batching.stannis import plan_batches, plan_equal
+from host.policies.batching.stannis import plan_batches
 
 TRACES, CHUNK, PROCESSES = 1000, 125, 2
 # Variants, which no figure is of, are shown on the first so many.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from operator import attrgetter
 from typing import get_args
 
@@ -95,12 +96,10 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
     store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
-    for end in get_args(End):
-        ends = {name: float(getattr(band, end)) for name, band in record.bands.items()}
-        if (joules := ends.pop("energy_joules", None)) is not None:
-            store.set(names.ROUND_BAND_JOULES, (end, record.clock), joules)
-        for figure, seconds in ends.items():
-            store.set(names.ROUND_BAND_SECONDS, (figure, end, record.clock), seconds)
+    for figure, end in product(record.bands, get_args(End)):
+        value, energy = float(getattr(record.bands[figure], end)), figure == "energy_joules"
+        metric, of = (names.ROUND_BAND_JOULES, ()) if energy else (names.ROUND_BAND_SECONDS, (figure,))
+        store.set(metric, (*of, end, record.clock), value)
     store.set(names.PARTICIPANTS, (mode,), in_time)
     store.add(names.STRAGGLERS, (mode,), len(record.devices) - in_time)
     store.set(names.ACCURACY, (), record.accuracy)

@@ -115,6 +115,7 @@ class DriveNow(Renamed, frozen=True, kw_only=True):
         joules: charged to it so far; modelled.
         slowdown: observed over expected seconds of its last synchronous step; null without a table.
         straggler: its last part came too late.
+        bands: of ``device_seconds``, here `compute_seconds`, and ``energy_joules``, here `joules`; empty if not known.
     """
 
     name: str
@@ -131,6 +132,7 @@ class DriveNow(Renamed, frozen=True, kw_only=True):
     joules: float
     slowdown: float | None
     straggler: bool
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images: Annotated[int, old_name_of("records")] = 0
     images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
 

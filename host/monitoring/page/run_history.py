@@ -200,6 +200,7 @@ class History(RunListener):
                 joules=shorten_number(math.fsum(stats.node_joules.get(name, {}).values())) or 0.0,
                 slowdown=shorten_number(self._slowdowns.get(name)),
                 straggler=name in parts and parts[name].straggler,
+                bands=stats.device_bands.get(name, {}),
             )
             found.append(drive)
         return found

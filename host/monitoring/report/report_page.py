@@ -20,6 +20,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.atomic_files import replace_file
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
+from host.core.figure_bands import describe_ends
 from host.core.records import EventKind, EventRecord
 from host.core.run_stats import RunStats
 from host.core.summary import INSTRUCTIONS
@@ -149,6 +150,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "number": format_number,
         "band": format_ends,
+        "ends": describe_ends,
         "quantity": format_quantity,
         "bytes": lambda value: format_bytes(value),
         "seconds": format_seconds,

@@ -176,8 +176,7 @@ def _device_class(
         )
     # A statistic over all records of a step cannot be had from parts of them.
     bound = micro_batch if sync.batch_norm == "synchronised" else largest
-    speed = get_profile(HOST_UNIT) if profile.ratio is not None else profile
-    speed = speed if end is None else speed.at(end)
+    speed = (get_profile(HOST_UNIT) if profile.ratio is not None else profile).at(end)
     drives = 1.0 if profile.ratio is None else float(getattr(profile.ratio, ratio).value)
     seconds = costs.seconds(micro_batch, speed) / drives
     return DeviceClass(

@@ -73,37 +73,20 @@ def plan_batches(tables: Sequence[SpeedTable], settings: TuningSection, sync_sec
     Raises:
         ConfigurationError: there is no device, or `slow_batch` does not fit into the slow one.
     """
-    _check_tables(tables)
+    if not tables:
+        raise ConfigurationError("there is no device to plan batches for; add one to the array")
     classes = list({id(table): table for table in tables}.values())
     counts = [sum(own is table for own in tables) for table in classes]
     batches, slow = plan_classes(classes, counts, settings, sync_seconds)
     own = {id(table): int(batch) for table, batch in zip(classes, batches, strict=True)}
     pace = next(number for number, table in enumerate(tables) if table is classes[slow])
-    return _plan(tables, [own[id(table)] for table in tables], sync_seconds, pace)
+    return cost_batches(tables, [own[id(table)] for table in tables], sync_seconds, pace)
 
 
-def plan_equal(tables: Sequence[SpeedTable], global_batch: int, sync_seconds: float = 0.0) -> BatchPlan:
-    """Return the baseline: the same global batch, dealt out equally whatever the devices are.
-
-    Batches differ by one record at most, but a device gets no more than it can hold, and at least 1.
-
-    Raises:
-        ConfigurationError: there is no device.
-    """
-    _check_tables(tables)
-    share, more = divmod(global_batch, len(tables))
-    batches = [min(max(1, share + (number < more)), table.largest_batch) for number, table in enumerate(tables)]
-    return _plan(tables, batches, sync_seconds)
-
-
-def _check_tables(tables: Sequence[SpeedTable]) -> None:
-    if not tables:
-        raise ConfigurationError("there is no device to plan batches for; add one to the array")
-
-
-def _plan(
-    tables: Sequence[SpeedTable], batches: Sequence[int], sync_seconds: float, pace: int | None = None
+def cost_batches(
+    tables: Sequence[SpeedTable], batches: Sequence[int], sync_seconds: float = 0.0, pace: int | None = None
 ) -> BatchPlan:
+    """Return given batches, one for each table, as a plan; `pace` is who sets it where several take longest."""
     seconds = np.array([table.seconds(batch) for table, batch in zip(tables, batches, strict=True)])
     longest = seconds.max()
     bounded = tuple(

@@ -7,8 +7,9 @@ cluster configuration, go on with the best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from csd_emu.perfmodel.timeline import Link
 from csd_emu.profiles import Profile
+from host.core.figure_bands import Band, span_of
 from host.core.tuning.speed_table import SpeedTable
 
 Floats = npt.NDArray[np.float64]
@@ -36,6 +38,7 @@ class DeviceKind:
         encode_seconds: of each step, the part that one core does alone.
         local: whether this is the host itself: nothing of it crosses the link, and its records come from the drives.
         server: number of the server that has them.
+        growth: at an end of the profiles' bands, what seconds of computing are multiplied by, encoding left out.
     """
 
     name: str
@@ -45,6 +48,7 @@ class DeviceKind:
     encode_seconds: float = 0.0
     local: bool = False
     server: int = 0
+    growth: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,7 @@ class Estimate:
         joules: of the whole training.
         edp: joules x seconds.
         steps_measured: how many steps of this very configuration were taken.
+        bands: of ``step_seconds``, ``seconds``, ``joules`` and ``edp``, with these batches, by the profiles' figures.
     """
 
     configuration: Configuration
@@ -187,3 +192,12 @@ class Estimate:
     joules: Range
     edp: Range
     steps_measured: int = 0
+    bands: Mapping[str, Band] = field(default_factory=dict, hash=False)
+
+    def with_ends(self, *ends: Estimate) -> Estimate:
+        """Return the same with its bands, from what it is at the ends of the profiles'."""
+        bands = {name: span_of(map(attrgetter(path), (self, *ends))) for name, path in _BANDED.items()}
+        return replace(self, bands=bands)
+
+
+_BANDED = {"step_seconds": "step_seconds"} | {name: f"{name}.value" for name in ("seconds", "joules", "edp")}

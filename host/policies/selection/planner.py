@@ -16,7 +16,16 @@ from firmware_agent.common.errors import ConfigurationError
 from host.policies.selection.beliefs.belief import Belief
 from host.policies.selection.beliefs.observations import Observations
 from host.policies.selection.blas_threads import on_one_thread
-from host.policies.selection.cluster import Cluster, Configuration, Counts, Floats, Trial, TrialResult, TrialStep
+from host.policies.selection.cluster import (
+    Cluster,
+    Configuration,
+    Counts,
+    Estimate,
+    Floats,
+    Trial,
+    TrialResult,
+    TrialStep,
+)
 from host.policies.selection.costs.cost_model import Model
 from host.policies.selection.costs.speed_curves import PaceTables, table_of
 from host.policies.selection.costs.step_costs import Figures, Points
@@ -48,7 +57,12 @@ class Planner:
     """Chooses trials one after the other, learns from each, and decides."""
 
     def __init__(
-        self, cluster: Cluster, rules: SelectionRules, records: float, private: Mapping[str, float] | None = None
+        self,
+        cluster: Cluster,
+        rules: SelectionRules,
+        records: float,
+        private: Mapping[str, float] | None = None,
+        ends: Mapping[str, Cluster] | None = None,
     ) -> None:
         """Take what there is, and what is wanted.
 
@@ -57,11 +71,12 @@ class Planner:
             rules: what is best, what must hold, what may be spent.
             records: that the job trains on in all, whatever the batches, if every node takes part.
             private: node -> how many of them nobody trains on without it; None for none of any.
+            ends: the cluster at each end of the bands of the profiles' figures, if bands are asked for.
 
         Raises:
             ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
         """
-        self.cluster, self.rules = cluster, rules
+        self.cluster, self.rules, self._ends = cluster, rules, ends or {}
         if not 0 < records < math.inf:
             raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
         self._members = Members(cluster, rules.constraints, records, private or {})
@@ -153,13 +168,24 @@ class Planner:
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
         both = np.concatenate([rows, front[~np.isin(front, rows)]])
-        estimates = dict(zip(both.tolist(), ranking.estimates(both, self._steps(ranking, both)), strict=True))
+        ends = {end: ranking.at(cluster) for end, cluster in self._ends.items()}
+        steps = self._steps(ranking, both)
+        each = (there.estimates(both, steps) for there in (ranking, *ends.values()))
+        estimates = dict(zip(both.tolist(), map(Estimate.with_ends, *each), strict=True))
         chosen, *_ = ranked = tuple(estimates[row] for row in rows.tolist())
         sure, trials = ranking.sure(), tuple(self._trials)
         reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._members.lost))
         fronts = tuple(estimates[row] for row in front.tolist())
         feasible = int(ranking.feasible.sum())
-        return SelectionPlan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible)
+        return SelectionPlan(
+            *(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible),
+            at_ends={
+                end: self.cluster.name(there.configuration(there.best)[0])
+                if there.feasible.any()
+                else "nothing keeps to the limits"
+                for end, there in ends.items()
+            },
+        )
 
     def _refuse_too_many(self) -> None:
         """Batches are worked out for each subset of kinds, and several servers soon have many."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from host.core.tuning.batch_tuner import BatchTuner
-from host.policies.selection.cluster import Cluster, Configuration, Trial, TrialResult, TrialStep
+from host.policies.selection.cluster import Cluster, Configuration, Estimate, Trial, TrialResult, TrialStep
 from host.policies.selection.selection_rules import SelectionPlan
 
 
@@ -32,6 +32,13 @@ class Decider(Protocol):
 
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         """Return which nodes train in a configuration."""
+
+
+def batches_by_node(planner: Decider, chosen: Trial | Estimate) -> dict[str, int]:
+    """Return node -> records per step, of those that take part."""
+    pairs = zip(planner.cluster.kinds, chosen.batches, strict=True)
+    of_kind = {node: batch for kind, batch in pairs for node in kind.nodes}
+    return {node: of_kind[node] for node in planner.choose_nodes(chosen.configuration)}
 
 
 @dataclass(frozen=True)

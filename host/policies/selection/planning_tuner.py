@@ -13,7 +13,7 @@ import numpy as np
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune, StepCost
-from host.policies.selection.planner_protocol import Decider, MakeInner, TrialDecision
+from host.policies.selection.planner_protocol import Decider, MakeInner, TrialDecision, batches_by_node
 from host.policies.selection.selection_rules import SelectionPlan
 from host.policies.selection.trials import Trials
 
@@ -278,7 +278,7 @@ class PlanningTuner:
         self._inner = None
         if (plan := self._trials.decide()) is None:
             return f"nothing was chosen: {self._trials.error}"
-        batches = self._trials.by_node(plan.chosen.configuration, plan.chosen.batches)
+        batches = batches_by_node(self._trials.planner, plan.chosen)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
         self._hand_over(dict(sorted(numbers.items())))
         self._tell_decided(plan)
@@ -287,7 +287,7 @@ class PlanningTuner:
 
     def _tell_decided(self, plan: SelectionPlan) -> None:
         trials = self._trials
-        batches = trials.by_node(plan.chosen.configuration, plan.chosen.batches)
+        batches = batches_by_node(trials.planner, plan.chosen)
         decided = TrialDecision(plan, batches, tuple(trials.tried), self._step, tuple(trials.lost))
         self._notices.decided(decided)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from firmware_agent.common.atomic_files import read_file, replace_file
 from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
+from host.core.figure_bands import Band
 from host.policies.selection.cluster import Cluster, Estimate, Range, TrialResult
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.selection_rules import SelectionRules
@@ -31,6 +32,8 @@ class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
         trained_records: of the whole training: without the private ones of drives that take no part.
         seconds, watts, joules, edp: of the whole training; watts in the mean, edp is joules x seconds.
         steps_measured: how many steps of it were taken.
+        bands: of ``step_seconds``, ``seconds``, ``joules`` and ``edp``, with these batches, by the profiles' figures;
+            empty in an older plan.
     """
 
     name: str
@@ -43,6 +46,7 @@ class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
     joules: Range
     edp: Range
     steps_measured: int
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -96,6 +100,7 @@ class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
         step: after which it was decided.
         lost: nodes that were lost meanwhile.
         notes: what else must be known, in sentences.
+        at_ends: end of the profiles' bands, ``low`` or ``high`` -> name of what would be chosen there.
     """
 
     clock: str
@@ -120,6 +125,7 @@ class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     lost: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
+    at_ends: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def same_work(self) -> bool:
@@ -163,6 +169,7 @@ def describe_plan(
         step=decided.step,
         lost=list(decided.lost),
         notes=list(notes),
+        at_ends=dict(plan.at_ends),
     )
 
 
@@ -219,6 +226,7 @@ def _row(estimate: Estimate, cluster: Cluster) -> ConfigurationRow:
         joules=estimate.joules,
         edp=estimate.edp,
         steps_measured=estimate.steps_measured,
+        bands=dict(estimate.bands),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from firmware_agent.common.errors import ConfigurationError
@@ -99,6 +100,7 @@ class SelectionPlan:
         gap: that the search may have missed, as a share of what is preferred; 0 if it was exact.
         trials: what was measured.
         feasible: how many keep to the constraints, of all that the search looked at.
+        at_ends: end of the profiles' bands -> name of what would be chosen there, of all that the search looked at.
     """
 
     chosen: Estimate
@@ -109,3 +111,4 @@ class SelectionPlan:
     gap: float
     trials: tuple[TrialResult, ...] = ()
     feasible: int = 0
+    at_ends: Mapping[str, str] = field(default_factory=dict)

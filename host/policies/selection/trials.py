@@ -11,8 +11,8 @@ import msgspec
 
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import StepCost
-from host.policies.selection.cluster import Configuration, Trial, TrialResult, TrialStep
-from host.policies.selection.planner_protocol import Decider
+from host.policies.selection.cluster import Trial, TrialResult, TrialStep
+from host.policies.selection.planner_protocol import Decider, batches_by_node
 from host.policies.selection.selection_rules import SelectionPlan
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
@@ -101,7 +101,7 @@ class Trials:
         self._record(PlannerQuery(last=False))
         if (trial := self.planner.next_trial()) is None:
             return ""
-        self._trying = _Trying(trial, self.by_node(trial.configuration, trial.batches))
+        self._trying = _Trying(trial, batches_by_node(self.planner, trial))
         self._note(f"pre-training of {self._name(trial)} for {trial.steps} steps: {trial.why}")
         return f"pre-training of {self._name(trial)}"
 
@@ -163,12 +163,6 @@ class Trials:
                 self.planner.lose(node)
             except ConfigurationError as error:  # nobody is left of those who may train
                 self.error, self._trying = error, None
-
-    def by_node(self, configuration: Configuration, batches: Sequence[int]) -> dict[str, int]:
-        """Return node -> records per step, of those that take part."""
-        kinds = self.planner.cluster.kinds
-        of_kind = {node: batch for kind, batch in zip(kinds, batches, strict=True) for node in kind.nodes}
-        return {node: of_kind[node] for node in self.planner.choose_nodes(configuration)}
 
     def state(self) -> dict[str, Any] | None:
         """Return where planning stands, as JSON takes it; None if it cannot be handed over."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from csd_emu.config.array_file import ArrayConfig, Device
+from csd_emu.config.array_file import QEMU, ArrayConfig, Device
 from csd_emu.perfmodel.host_node import exchange_seconds, link_of
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.planner_section import PlannerSection
 from host.config.preference import parse_preference
 from host.config.sync_section import TuningSection
+from host.core.device_time import COUNTED, WALL, DeviceTime
 from host.policies.selection.cluster import Cluster, DeviceKind, Side
 from host.policies.selection.selection_rules import Constraints, SelectionRules
 from host.training.sync_plan import SyncPlan
@@ -64,11 +66,11 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
     kinds = _kinds(config, plan)
     if not kinds:
         raise ConfigurationError("planner: the array has no device to choose from; add one, or let the host train")
-    host = get_profile(config.host.profile)
+    (side,) = _sides([config])
     return Cluster(
         kinds=tuple(sorted(kinds, key=lambda kind: kind.local)),
-        host=host,
-        link=link_of(config.link, host),
+        host=side.host,
+        link=side.link,
         state_bytes=exchanged.state_bytes,
         gradient_bytes=exchanged.gradient_bytes,
         record_bytes=exchanged.record_bytes,
@@ -77,16 +79,45 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
 
 def _make_servers(servers: Servers, plan: SyncPlan, exchanged: Exchanged) -> Cluster:
     """Return the drives of all servers as kinds of equal ones."""
-    kinds, sides = [], []
-    for number, (server, config) in enumerate(servers.arrays.items()):
-        kinds += [replace(kind, name=f"{kind.name} of {server}", server=number) for kind in _kinds(config, plan)]
-        host = get_profile(config.host.profile)
-        sides.append(Side(host, link_of(config.link, host)))
-    return Cluster(
-        *(tuple(kinds), sides[0].host, sides[0].link),
-        *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
-        *(tuple(sides), servers.between_seconds),
+    kinds = tuple(
+        replace(kind, name=f"{kind.name} of {server}", server=number)
+        for number, (server, config) in enumerate(servers.arrays.items())
+        for kind in _kinds(config, plan)
     )
+    sides = _sides(servers.arrays.values())
+    return Cluster(
+        *(kinds, sides[0].host, sides[0].link),
+        *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
+        *(sides, servers.between_seconds),
+    )
+
+
+def move_cluster(cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTime, end: End) -> Cluster:
+    """Return the cluster of these arrays, one for each server, with all profiles at one end of their bands.
+
+    `time` has what the steps of each node cost.
+    """
+    there, counted = time.at(end), {each.name for array in arrays for each in array.list_nodes() if each.engine == QEMU}
+    kinds = tuple(
+        replace(
+            kind,
+            profile=kind.profile.at(end),
+            encode_seconds=kind.encode_seconds * grown.encode,
+            growth=(grown.forward + grown.backward) / 2,
+        )
+        for kind in cluster.kinds
+        # A phase grows as much at every batch.
+        for grown in [time.phase_growth(there, kind.nodes[0], COUNTED if kind.nodes[0] in counted else WALL, 1)]
+    )
+    first, *others = _sides(arrays, end)
+    sides = (first, *others) if cluster.sides else ()
+    return replace(cluster, kinds=kinds, host=first.host, link=first.link, sides=sides)
+
+
+def _sides(arrays: Iterable[ArrayConfig], end: End | None = None) -> tuple[Side, ...]:
+    """Return the host of each array with its side of the link."""
+    hosts = ((get_profile(array.host.profile).at(end), array.link) for array in arrays)
+    return tuple(Side(host, link_of(link, host)) for host, link in hosts)
 
 
 def _kinds(config: ArrayConfig, plan: SyncPlan) -> list[DeviceKind]:

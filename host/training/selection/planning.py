@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from csd_emu.perfmodel.allreduce import Fabric, ring
+from csd_emu.profiles.profile import End
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
@@ -20,7 +21,7 @@ from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
 from host.policies.selection.selection_report import SelectionReport, describe_plan, write_plan
 from host.policies.selection.selection_rules import SelectionRules
-from host.training.accounting import Accountant
+from host.training.accounting import Accountant, make_accountant
 from host.training.job_inputs import JobInputs
 from host.training.optimiser_bytes import load_between
 from host.training.selection.make_cluster import (
@@ -28,6 +29,7 @@ from host.training.selection.make_cluster import (
     Servers,
     chosen_sync_seconds,
     make_cluster,
+    move_cluster,
     planned_private,
     planned_records,
     planner_rules,
@@ -47,12 +49,14 @@ class Planning:
         cluster: what is chosen from.
         rules: by what.
         cold: nodes whose first step is left out: its seconds are a stopwatch's.
+        ends: the cluster at each end of the bands of the profiles' figures.
     """
 
     plan: SyncPlan
     cluster: Cluster
     rules: SelectionRules
     cold: frozenset[str] = frozenset()
+    ends: Mapping[str, Cluster] = field(default_factory=dict)
 
     def make_planner(self) -> Planner:
         """Return a planner that has seen nothing.
@@ -62,7 +66,7 @@ class Planning:
         """
         from host.policies.selection.planner import Planner  # scipy: most jobs have no need of it
 
-        return Planner(self.cluster, self.rules, planned_records(self.plan), planned_private(self.plan))
+        return Planner(self.cluster, self.rules, planned_records(self.plan), planned_private(self.plan), self.ends)
 
     def make_tuner(self, on_decided: Callable[[TrialDecision], None], on_note: Callable[[str], None]) -> PlanningTuner:
         """Return what plans in a run, and then leaves the chosen nodes to the job's own tuner."""
@@ -160,7 +164,10 @@ def make_planning(
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
     cold = frozenset(plan.nodes).difference(inputs.models)
     rules = planner_rules(plan, window)
-    planning = Planning(plan, cluster, rules, cold)
+    time = make_accountant(inputs.config, inputs.models, cycles=inputs.cycles).time
+    arrays = [inputs.config] if servers is None else list(servers.arrays.values())
+    ends: dict[str, Cluster] = {end: move_cluster(cluster, arrays, time, end) for end in get_args(End)}
+    planning = Planning(plan, cluster, rules, cold, ends)
     planning.make_planner()  # what it refuses is said now
     return planning
 

@@ -1,6 +1,6 @@
 // The grid of drives: cards for a few, cells for hundreds, a table for who wants to compare.
 import { make, makeTable, setText } from "./dom.js";
-import { NONE, joules, number, seconds, short, watts } from "./format.js";
+import { NONE, ends, joules, number, seconds, short, watts } from "./format.js";
 
 const MOST_CARDS = 400;
 const MOST_ROWS = 200;
@@ -18,9 +18,9 @@ const FACTS = [
   ["records / device s", (drive) => (drive.state === "lost" ? NONE : short(drive.records_per_device_second))],
   ["batch", (drive) => number(drive.batch_size)],
   ["power", (drive) => watts(drive.watts)],
-  ["energy", (drive) => joules(drive.joules)],
+  ["energy", (drive) => joules(drive.joules) + ends((drive.bands || {}).energy_joules, joules)],
   ["slowdown", slowdown],
-  ["computed", (drive) => seconds(drive.compute_seconds)],
+  ["computed", (drive) => seconds(drive.compute_seconds) + ends((drive.bands || {}).device_seconds, seconds)],
 ];
 const MORE = [["records", (drive) => number(drive.records)], ["rounds", (drive) => number(drive.rounds)], ["clock", clock], ["profile", (drive) => drive.profile || NONE]];
 

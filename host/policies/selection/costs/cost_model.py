@@ -5,12 +5,12 @@ The numbers (`ParameterLayout`) are factors of what tables and profiles say, on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from host.core.tuning.speed_table import SpeedTable
-from host.policies.selection.cluster import Counts, Floats
+from host.policies.selection.cluster import Cluster, Counts, DeviceKind, Floats
 from host.policies.selection.costs.speed_curves import PaceTables, SecondsCurve
 from host.policies.selection.costs.step_costs import Corrections, Figures, Points, StepCosts, step_costs, table_seconds
 
@@ -44,6 +44,13 @@ class ParameterLayout:
         return (*parts, *np.moveaxis(theta[..., 3 * k :], -1, 0))
 
 
+def _grown(table: SpeedTable, here: DeviceKind, there: DeviceKind) -> SpeedTable:
+    """Return a kind's table at an end of the bands; encoding, which one core does alone, grows by itself."""
+    seconds, encode_seconds = table.step_seconds, max(here.encode_seconds, 1e-12)
+    computing = np.maximum(seconds - encode_seconds, 0.0) * there.growth
+    return replace(table, step_seconds=computing + np.minimum(seconds / encode_seconds, 1.0) * there.encode_seconds)
+
+
 @dataclass(frozen=True)
 class Model:
     """The cluster with tables, and how its devices differ.
@@ -71,6 +78,12 @@ class Model:
     def tables(self) -> list[SpeedTable]:
         """Of each kind."""
         return [curve.table for curve in self.curves]
+
+    def at(self, cluster: Cluster) -> Model:
+        """Return the model with the figures of `cluster`, the same at one end of the profiles' bands."""
+        each = zip(self.curves, self.figures.cluster.kinds, cluster.kinds, strict=True)
+        curves = tuple(replace(curve, table=_grown(curve.table, here, there)) for curve, here, there in each)
+        return replace(self, figures=Figures.of(cluster), curves=curves)
 
     def prior(self) -> Floats:
         """Return standard deviations of all numbers; their means are 0."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -95,6 +96,15 @@ class Ranking:
         order = order[feasible[order]] if feasible.any() else order
         costs = step, of_step, work, seconds, watts, score
         return cls(cluster, rules, belief, points, *costs, feasible, order, gap)
+
+    def at(self, cluster: Cluster) -> Ranking:
+        """Return the ranking of the same configurations by the figures of `cluster`, an end of the profiles' bands.
+
+        What was seen of them differs from the model by as much there.
+        """
+        belief = copy(self.belief)
+        belief.model = self.belief.model.at(cluster)
+        return Ranking.of(cluster, self.rules, belief, self.points, self.work, self.gap)
 
     @property
     def best(self) -> int:

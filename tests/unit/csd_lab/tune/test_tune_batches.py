@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,18 +8,20 @@ import msgspec
 import pytest
 import yaml
 
+from csd_emu.profiles import Profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.calibration.calibration_table import CalibrationRow
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.cli.tune import print_tune
 from csd_lab.tune.tune_batches import TuneRequest, calibrate_missing, missing_request, read_tune, tune
-from csd_lab.tune.tune_report import TuneReport
+from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from host.app import calibration_measurement as calibration
 from host.cli.schemas import find_output
 from host.config.calibration_request import CalibrationRequest
 from host.core.console import console
+from host.policies.batching.device_speeds import device_classes
 from tests.support.calibration import DIGITS, make_table
 
 ARRAY = {
@@ -40,6 +43,10 @@ def report(folder: Path, table: CalibrationTable | None = None, **job: Any) -> T
     store = CalibrationStore(folder / "tables", folder / "none")
     store.save(table or make_table(COSTS))
     return tune(request(folder, **job), store, "middle")
+
+
+def parts_of(told: TuneReport) -> list[TuneReport | TunedDevice]:
+    return [told, *told.devices]
 
 
 def shown(told: TuneReport, width: int = 160) -> str:
@@ -68,6 +75,42 @@ def test_all_finish_together_and_equal_batches_are_compared(tmp_path: Path) -> N
     text = shown(told)
     assert "csd-00 to csd-01 (newport)" in text
     assert "counted, reference core, over 15.2" in text
+
+
+@pytest.mark.parametrize("core_model", ["instructions", "cycles"])
+def test_bands_hold_their_figures_and_what_is_said_of_batches_at_their_ends_is_true(
+    tmp_path: Path, core_model: str
+) -> None:
+    store = CalibrationStore(Path("/nonexistent"))
+    asked = request(tmp_path, {"core_model": core_model}, sync={"tuning": {"slow_batch": 4}})
+    told = tune(asked, store, "middle")
+    for one in parts_of(told):
+        assert len(one.bands) == (4 if one is told else 3)
+        for name, band in one.bands.items():
+            assert band.low <= getattr(one, name) <= band.high, name
+            assert band.low < band.high or core_model == "instructions", name  # of which a generic-a53's are exact
+    longest = max(device.bands["compute_seconds"].high for device in told.devices)
+    assert told.bands["step_seconds"].high == pytest.approx(longest + told.bands["exchange_seconds"].high)
+    # At each end the batches are those of an array whose devices are as fast as these there: all finish together.
+    for end in ("low", "high"):
+        tables = store.counting(core_model).of(asked.spec, asked.shape)
+        known = device_classes(asked.config, tables, asked.job.sync, shard_bytes=asked.shard_bytes, end=end)
+        seconds = [known[each.device].speed.seconds(each.batch_at_ends[end]) for each in told.devices]
+        assert 1 - min(seconds) / max(seconds) < 0.15
+    text = shown(told, 300)
+    assert f"s (modelled{', cycles' if core_model == 'cycles' else ''}), of them" in text
+    same = all(set(each.batch_at_ends.values()) == {each.batch_size} for each in told.devices)
+    assert ("STANNIS would choose the same at both ends of the bands" in text) == same
+
+
+def test_without_bands_figures_are_points_and_stand_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Profile, "at", lambda self, _: self)
+    told = report(tmp_path)
+    for one in parts_of(told):
+        assert all(band.low == band.high == getattr(one, name) for name, band in one.bands.items())
+    text = shown(told, 300)
+    assert "STANNIS would choose the same at both ends of the bands" in text
+    assert not re.search(r"\d \([\d.]+ to ", text)
 
 
 def test_a_narrow_terminal_is_shown_all_figures(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from host.cli.placement_report import PlanReport
 from host.cli.planner_command import SHOWN, print_devices, shown_rows
+from host.core.figure_bands import Band
 from host.policies.selection.cluster import Range
 from host.policies.selection.selection_report import ConfigurationRow, LimitsRow, SelectionReport
 
@@ -17,20 +20,23 @@ RANKED = 20
 NARROW = Range(10.0, 9.9, 10.1)
 
 
-def row(number: int, seconds: Range, work: float = 100.0) -> ConfigurationRow:
+def row(number: int, seconds: Range, work: float = 100.0, **more: Any) -> ConfigurationRow:
     one = Range(1.0, 1.0, 1.0)
     fields = {"count": {"newport": number}, "batch": {"newport": 4}, "step_seconds": 1.0, "steps_measured": 0}
     fields["trained_records"] = work
-    return ConfigurationRow(name=f"{number} newport", seconds=seconds, watts=one, joules=one, edp=one, **fields)
+    return ConfigurationRow(name=f"{number} newport", seconds=seconds, watts=one, joules=one, edp=one, **fields, **more)
 
 
-def plan(front: list[int], seconds: Range = NARROW, feasible: int = RANKED, private: float = 0.0) -> SelectionReport:
+def plan(
+    front: list[int], seconds: Range = NARROW, feasible: int = RANKED, private: float = 0.0, **more: Any
+) -> SelectionReport:
     ranked = [row(number, seconds, 100.0 + private * number) for number in range(1, RANKED + 1)]
     return SelectionReport(
         **{"clock": "modelled", "prefer": "time", "confidence": 0.95, "records": 100.0, "limits": LimitsRow()},
         **{"kinds": {}, "nodes": {"csd-00": 4}, "resting": [], "chosen": ranked[0], "ranked": ranked},
         **{"feasible": feasible, "front": [ranked[number] for number in front], "reasons": [], "sure": 1.0, "gap": 0.0},
         **{"trials": [], "trial_seconds": 0.0, "trial_joules": 0.0, "trial_steps": 0, "step": 0},
+        **more,
     )
 
 
@@ -69,3 +75,25 @@ def test_records_have_a_column_where_not_all_are_within_reach_of_everyone(capsys
     assert "for the records that each can reach" in out
     assert re.search(r"devices +records +records/step", out)
     assert re.search(r"2 newport +114 +8 ", out)
+
+
+def test_bands_stand_below_their_figures_and_the_choice_at_their_ends_behind_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = plan([0], at_ends={"low": "1 newport", "high": "2 newport"})
+    bands = {name: Band(0.5, 8.25) for name in ("step_seconds", "seconds", "joules", "edp")}
+    ranked = [row(1, NARROW, bands=bands), *one.ranked[1:]]
+    out = printed(msgspec.structs.replace(one, ranked=ranked, chosen=ranked[0]), capsys)
+    lines = out.splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.strip().startswith("1 newport"))
+    assert lines[at + 1].split() == ["(0.5", "to", "8.25)"] * 4
+    assert "in brackets: with the profiles' figures at either end of their bands" in out
+    assert "; at the slow end of the bands: 2 newport" in out
+    same = printed(plan([0], at_ends={"low": "1 newport", "high": "1 newport"}), capsys)
+    assert "; the same at both ends of the bands" in same
+
+
+def test_a_plan_from_before_there_were_bands_is_printed_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(plan([0]), capsys)
+    assert "bands" not in out
+    assert "(" not in out.split("estimates for")[0]

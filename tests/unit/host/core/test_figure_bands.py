@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host.core.figure_bands import Band, cancelled_share, format_band, rate_band, ratio_band, sum_bands
+from host.core.figure_bands import (
+    Band,
+    add_bands,
+    cancelled_share,
+    describe_ends,
+    format_band,
+    rate_band,
+    ratio_band,
+    span_of,
+)
 
 ends = st.tuples(st.floats(0.01, 1e3), st.floats(1.0, 10.0)).map(lambda two: Band(two[0], two[0] * two[1]))
 
@@ -29,11 +38,30 @@ def test_a_ratio_lies_within_that_of_unrelated_figures(one: Band, other: Band) -
     assert -1e-9 <= cancelled_share(one, other) <= 1.0
 
 
-def test_sums_need_all_their_parts_and_rates_turn_round() -> None:
+def test_sums_take_what_one_part_lacks_as_0_and_rates_turn_round() -> None:
     part = {"array_seconds": Band(1.0, 2.0)}
-    assert sum_bands([part, {"array_seconds": Band(0.5, 3.0)}]) == {"array_seconds": Band(1.5, 5.0)}
-    assert sum_bands([part, {}]) == sum_bands([{}, part]) == sum_bands([]) == {}
+    assert add_bands(part, {"array_seconds": Band(0.5, 3.0)}) == {"array_seconds": Band(1.5, 5.0)}
+    assert add_bands(part, {"other": Band(0.5, 3.0)}) == part | {"other": Band(0.5, 3.0)}
+    assert add_bands(part, {}) == add_bands({}, part) == part
     assert rate_band(8, Band(2.0, 4.0)) == Band(2.0, 4.0)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1))
+def test_a_span_holds_all_of_its_values_and_no_more(values: list[float]) -> None:
+    band = span_of(values)
+    assert all(band.low <= value <= band.high for value in values)
+    assert {band.low, band.high} <= set(values)
+
+
+names = st.sampled_from(["one", "two", "three"])
+
+
+@given(chosen=names, low=names, high=names)
+def test_what_is_said_of_a_choice_names_each_end_that_differs_and_no_other(chosen: str, low: str, high: str) -> None:
+    said = describe_ends(chosen, {"low": low, "high": high})
+    assert (f"at the fast end of the bands: {low}" in said) == (low != chosen)
+    assert (f"at the slow end of the bands: {high}" in said) == (high != chosen)
+    assert (said == "the same at both ends of the bands") == (low == high == chosen)
 
 
 def test_a_band_stands_behind_its_figure_unless_it_is_one_point() -> None:

@@ -12,7 +12,7 @@ from host.core.records import RoundRecord, in_time, node_joules
 from host.core.run_stats import RunStats
 from host.core.summary import SYNC, summarise
 from host.monitoring.report.charts.training_charts import GROUPS, group_energy
-from tests.support.records import array_rounds, device_round, round_record
+from tests.support.records import array_rounds, device_round, round_record, with_bands
 from tests.support.sync_records import SyncRun
 
 FACTS = {
@@ -85,3 +85,24 @@ def test_summary_and_sums_are_the_same_figures() -> None:
     assert summary.device_seconds == stats.device_seconds
     assert (summary.samples, summary.energy_joules) == (stats.samples, stats.energy_joules)
     assert summary.joules_per_record == stats.joules_per_record
+
+
+@given(st.integers(1, 4), st.sets(st.tuples(st.integers(0, 3), st.just("csd-00"))))
+def test_bands_of_nodes_are_sums_over_rounds_and_add_up_to_those_of_all(count: int, late: set[tuple[int, str]]) -> None:
+    rounds = [with_bands(record) for record in with_late(array_rounds(count, ["csd-00", "csd-01"]), late)]
+    stats, summary = RunStats.of(rounds), summarise(rounds, **FACTS)
+    assert summary.device_bands == stats.device_bands
+    for node, parts in stats.node_joules.items():
+        assert stats.device_bands[node]["energy_joules"].high == pytest.approx(2 * sum(parts.values()))
+    for device, seconds in stats.device_seconds.items():
+        assert stats.device_bands[device]["device_seconds"].low == pytest.approx(seconds / 2)
+    for name in ("device_seconds", "energy_joules"):
+        together = [bands[name].low for bands in stats.device_bands.values() if name in bands]
+        assert sum(together) == pytest.approx(stats.bands[name].low)
+
+
+@given(st.integers(0, 3))
+def test_one_round_without_bands_leaves_none(unknown: int) -> None:
+    rounds = array_rounds(4, ["csd-00", "csd-01"])
+    stats = RunStats.of(record if at == unknown else with_bands(record) for at, record in enumerate(rounds))
+    assert (stats.bands, stats.device_bands) == ({}, {})

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +50,11 @@ def banded(profile: Profile, figure: str, low: float, high: float) -> Profile:
 
 def bands_of(profile: Profile, parts: list[DeviceRound], server: Profile = SERVER, **fields: Any) -> dict[str, Band]:
     profiles = {part.device: profile for part in parts}
-    return RoundBands(DeviceTime(profiles, {}), profiles, server, LinkSection()).of(round_record(parts, **fields))
+    return (
+        RoundBands(DeviceTime(profiles, {}), profiles, server, LinkSection())
+        .add_to(round_record(parts, **fields))
+        .bands
+    )
 
 
 @given(own=seconds, low=st.floats(0.3, 1.0), high=st.floats(1.0, 3.0))
@@ -77,7 +82,7 @@ def test_what_was_recorded_lies_within_and_figures_without_bands_leave_none() ->
     record = array_round(1, ["csd-00", "csd-01", "csd-02"])
     for profile, server in ((NEWPORT, SERVER), (without_bands(NEWPORT), without_bands(SERVER))):
         profiles = dict.fromkeys(("csd-00", "csd-01", "csd-02"), profile)
-        bands = RoundBands(DeviceTime(profiles, {}), profiles, server, LinkSection()).of(record)
+        bands = RoundBands(DeviceTime(profiles, {}), profiles, server, LinkSection()).add_to(record).bands
         computed = sum(part.device_seconds.total for part in record.devices)
         recorded = {
             "array_seconds": record.array_seconds,
@@ -89,6 +94,27 @@ def test_what_was_recorded_lies_within_and_figures_without_bands_leave_none() ->
                 assert bands[figure].low < value < bands[figure].high
             else:
                 assert bands[figure].low == pytest.approx(value) == pytest.approx(bands[figure].high)
+
+
+def test_the_bands_of_nodes_add_up_to_those_of_all_and_hold_what_each_did() -> None:
+    names = ["csd-00", "csd-01", "csd-02"]
+    record = array_round(1, names)
+    late = msgspec.structs.replace(record.devices[0], straggler=True)
+    record = msgspec.structs.replace(record, devices=[late, *record.devices[1:]])
+    profiles = dict.fromkeys(names, NEWPORT)
+    told = RoundBands(DeviceTime(profiles, {}), profiles, SERVER, LinkSection()).add_to(record)
+    assert told.device_bands.keys() == record.node_joules.keys() >= set(names)
+    for figure in ("device_seconds", "energy_joules"):
+        for end in ("low", "high"):
+            parts = [getattr(own[figure], end) for own in told.device_bands.values() if figure in own]
+            assert sum(parts) == pytest.approx(getattr(told.bands[figure], end))
+    assert "device_seconds" not in told.device_bands["csd-00"]  # it was late: that work does not count
+    for part in record.in_time:
+        band = told.device_bands[part.device]["device_seconds"]
+        assert band.low < part.device_seconds.total < band.high
+    for node, components in record.node_joules.items():
+        band = told.device_bands[node]["energy_joules"]
+        assert band.low < sum(components.values()) < band.high
 
 
 @given(watts=st.floats(0.2, 1.0), joules=st.floats(0.1, 100))
@@ -141,7 +167,7 @@ def test_every_step_model_follows_its_profile_and_competitors_cancel() -> None:
         time.set_competitor("csd-00", 300)
         bands = RoundBands(time, {"csd-00": profile}, SERVER, LinkSection())
         own = device_round("csd-00", 8, PhaseSeconds(forward=1.0), clock="modelled", batch_size=8)
-        assert bands.of(round_record([own]))["device_seconds"].high == pytest.approx(2.0)
+        assert bands.add_to(round_record([own])).bands["device_seconds"].high == pytest.approx(2.0)
 
 
 def test_the_errors_hold_what_boards_have_shown() -> None:

@@ -65,6 +65,14 @@ def test_figures_stand_with_their_bands(tmp_path: Path) -> None:
         f"({format_number(stats.joules_per_record * 500, 3)} to {format_number(stats.joules_per_record * 2000, 3)})",
         f"({format_number(stats.records_per_device_second / 2, 3)} to "
         f"{format_number(stats.records_per_device_second * 2, 3)})",
+        *(
+            f"({format_seconds(seconds / 2)} to {format_seconds(seconds * 2)})"
+            for seconds in stats.device_seconds.values()
+        ),
+        *(
+            f"({format_number(sum(parts.values()) / 2, 3)} to {format_number(sum(parts.values()) * 2, 3)})"
+            for parts in stats.node_joules.values()
+        ),
         "In brackets: the band of a figure",
         "(1 GHz to 1.2 GHz)",
         "band: third-party notes",

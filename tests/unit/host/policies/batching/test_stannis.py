@@ -7,7 +7,7 @@ from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import TuningSection
 from host.core.tuning.speed_table import SpeedTable
 from host.core.tuning.stannis_rule import BALANCED
-from host.policies.batching.stannis import plan_batches, plan_equal, plan_shards
+from host.policies.batching.stannis import plan_batches, plan_shards
 from tests.support.tuning import line, speed_tables
 
 SETTINGS = st.builds(TuningSection, knee=st.floats(0, 0.5), margin=st.floats(0, 0.5))
@@ -44,7 +44,6 @@ def test_devices_that_differ_in_speed_alone_finish_together(speeds: list[float],
     assert plan.records_per_second >= 0.95 * 0.95 * sum(
         (np.arange(1, 8193) / table.step_seconds).max() for table in tables
     ) * (1 - plan.imbalance)
-    assert plan.records_per_second >= plan_equal(tables, int(plan.batches.sum())).records_per_second * (1 - 1e-9)
 
 
 def test_small_batches_grow_until_whole_records_fit() -> None:
@@ -92,17 +91,6 @@ def test_a_slow_batch_that_does_not_fit_is_refused() -> None:
 def test_a_speed_of_zero_or_nan_makes_no_table(bad: float) -> None:
     with pytest.raises(ConfigurationError, match="csd: seconds per step must be positive numbers"):
         SpeedTable("csd", np.array([bad, 1.0]))
-
-
-@pytest.mark.slow
-@given(st.lists(speed_tables(), min_size=1, max_size=6), st.integers(1, 300))
-def test_the_equal_baseline_deals_the_global_batch_out(tables: list[SpeedTable], total: int) -> None:
-    plan = plan_equal(tables, total)
-    assert all(1 <= b <= table.largest_batch for b, table in zip(plan.batches, tables, strict=True))
-    if total >= len(tables) and all(table.largest_batch > total // len(tables) for table in tables):
-        assert plan.batches.sum() == total
-        assert plan.batches.max() - plan.batches.min() <= 1
-    assert plan.step_seconds == max(table.seconds(batch) for table, batch in zip(tables, plan.batches, strict=True))
 
 
 DEVICES = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 2000)), min_size=1, max_size=8)
