@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.profiles.core_sharing import law_of
+from csd_emu.profiles.core_sharing import core_model_constants
 from csd_emu.util.renamed import renamed_figure
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.app.gate.gate_checks import KINDS, NO_CLOCK, ExpectedFigure
@@ -71,10 +71,10 @@ def describe_job(job: JobConfig) -> dict[str, Any]:
 
 
 def describe_array(array: ArrayConfig) -> dict[str, Any]:
-    """Return what of an array decides its figures, the law that cores follow included; defaults are left out."""
+    """Return what of an array decides its figures, constants of its core model included; defaults are left out."""
     described = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"}, exclude_defaults=True)
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS, exclude_defaults=True)
-    return described | law_of(array.core_model) | {"host": host}
+    return described | core_model_constants(array.core_model) | {"host": host}
 
 
 def make_baseline(

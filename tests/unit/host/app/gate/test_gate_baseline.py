@@ -172,7 +172,7 @@ def test_data_of_ones_own_are_known_by_their_name_wherever_the_checkout_lies() -
     assert here == there != other
 
 
-def test_a_baseline_of_another_law_of_cores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_of_other_core_model_constants_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = array(core_model="cycles")
     before = make_baseline(job(), mine, "modelled", {}, {})
     check_comparable(Path("base.json"), before, job(), mine)
