@@ -51,11 +51,14 @@ class CyclePlugin:
         if found is None or found[1] not in TRIED_QEMU:
             raise EnvironmentUnfit(
                 f"the core model was tried with QEMU {', '.join(TRIED_QEMU)} alone, and this is {qemu.version!r}; "
-                "install that release, or calibrate with --no-cycles"
+                "install that release"
             )
         plugin = cls(build_library(folder), parameters)
         nothing = ["-machine", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"]
-        _run([qemu.emulator, *nothing, "-plugin", plugin.options(Path(os.devnull))], "quit\n", "load the core model")
+        _run(
+            [qemu.emulator, *nothing, "-plugin", plugin.options(Path(os.devnull))],
+            *("quit\n", "load the core model", "install a QEMU with plugins, such as Debian's"),
+        )
         return plugin
 
     def options(self, marks: Path) -> str:
@@ -72,7 +75,7 @@ def build_library(folder: Path) -> Path:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise EnvironmentUnfit(
-            "no C compiler was found, with which the core model is built; install gcc, or calibrate with --no-cycles"
+            "no C compiler was found, with which the core model is built; install gcc, or name another with CC"
         )
     library = folder / f"core-model-{_digest(compiler)}.so"
     if library.is_file():
@@ -87,14 +90,14 @@ def build_library(folder: Path) -> Path:
     return library
 
 
-def _run(command: list[str], text: str, purpose: str) -> str:
+def _run(command: list[str], text: str, purpose: str, remedy: str = "repair it, or name another with CC") -> str:
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, errors="replace", timeout=_MOST_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", None) or error).strip()[-2000:]
-        raise EnvironmentUnfit(f"{command[0]} could not {purpose}; calibrate with --no-cycles: {said}") from error
+        raise EnvironmentUnfit(f"{command[0]} could not {purpose}; {remedy}: {said}") from error
     return done.stdout
 
 
