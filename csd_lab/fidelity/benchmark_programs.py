@@ -186,9 +186,12 @@ def read_program(path: Path) -> bytes:
     """Return the content of a file that the user named.
 
     Raises:
-        ConfigurationError: it cannot be read, or is too large.
+        ConfigurationError: it cannot be read, is empty, or is too large.
     """
     try:
-        return read_file(path, _MOST_FILE_BYTES)
+        content = read_file(path, _MOST_FILE_BYTES)
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read ({error.strerror}); name what has it") from error
+        raise ConfigurationError(f"{path} cannot be read ({error.strerror}); name another file or folder") from error
+    if not content:
+        raise ConfigurationError(f"{path} is empty; name another file or folder")
+    return content

@@ -22,6 +22,7 @@ from csd_lab.fidelity.benchmark_programs import (
     measure_networks,
     measure_strided_reads,
     ncnn_files,
+    read_program,
 )
 from csd_lab.fidelity.board_measurement import MeasuredBoard
 from csd_lab.fidelity.board_programs import read_name
@@ -110,6 +111,8 @@ def compare_boards(
     """
     published = published or load_published()
     require_compiler()
+    for path in coremark:  # what is missing is said before anything runs
+        read_program(path)
     files = {} if ncnn is None else load_network_files(published, ncnn)
     figures = [*_compare_memory(published.memory, paths, progress)]
     if coremark:
