@@ -54,9 +54,11 @@ class CyclePlugin:
                 "install that release"
             )
         plugin = cls(build_library(folder), parameters)
-        nothing = ["-machine", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"]
         _run(
-            [qemu.emulator, *nothing, "-plugin", plugin.options(Path(os.devnull))],
+            [
+                *(qemu.emulator, "-machine", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"),
+                *("-plugin", plugin.options(Path(os.devnull))),
+            ],
             *("quit\n", "load the core model", "install a QEMU with plugins, such as Debian's"),
         )
         return plugin
@@ -83,8 +85,7 @@ def build_library(folder: Path) -> Path:
     make_folder(folder, 0o755)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build:
         made = Path(build, library.name)
-        command = [compiler, *_FLAGS, "-shared", "-o", str(made), *map(str, SOURCES)]
-        _run(command, "", "build the core model")
+        _run([compiler, *_FLAGS, "-shared", "-o", str(made), *map(str, SOURCES)], "", "build the core model")
         made.chmod(0o644)
         made.replace(library)
     return library
@@ -92,21 +93,18 @@ def build_library(folder: Path) -> Path:
 
 def _run(command: list[str], text: str, purpose: str, remedy: str = "repair it, or name another with CC") -> str:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, input=text, capture_output=True, text=True, errors="replace", timeout=_MOST_SECONDS, check=True
-        )
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", None) or error).strip()[-2000:]
         raise EnvironmentUnfit(f"{command[0]} could not {purpose}; {remedy}: {said}") from error
-    return done.stdout
 
 
 def _digest(compiler: str) -> str:
-    digest = hashlib.sha256(" ".join(_FLAGS).encode())
-    digest.update(_run([compiler, "--version"], "", "say its version").encode())
-    for path in SOURCES + _HEADERS:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+    built_by = " ".join(_FLAGS) + _run([compiler, "--version"], "", "say its version")
+    files = (path.name.encode() + b"\0" + path.read_bytes() for path in SOURCES + _HEADERS)
+    return hashlib.sha256(built_by.encode() + b"".join(files)).hexdigest()[:16]
 
 
 def _escaped(path: Path) -> str:
