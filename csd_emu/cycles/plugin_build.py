@@ -51,11 +51,16 @@ class CyclePlugin:
         if found is None or found[1] not in TRIED_QEMU:
             raise EnvironmentUnfit(
                 f"the core model was tried with QEMU {', '.join(TRIED_QEMU)} alone, and this is {qemu.version!r}; "
-                "install that release, or calibrate with --no-cycles"
+                "install that release"
             )
         plugin = cls(build_library(folder), parameters)
-        nothing = ["-machine", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"]
-        _run([qemu.emulator, *nothing, "-plugin", plugin.options(Path(os.devnull))], "quit\n", "load the core model")
+        _run(
+            [
+                *(qemu.emulator, "-machine", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"),
+                *("-plugin", plugin.options(Path(os.devnull))),
+            ],
+            *("quit\n", "load the core model", "install a QEMU with plugins, such as Debian's"),
+        )
         return plugin
 
     def options(self, marks: Path) -> str:
@@ -72,7 +77,7 @@ def build_library(folder: Path) -> Path:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise EnvironmentUnfit(
-            "no C compiler was found, with which the core model is built; install gcc, or calibrate with --no-cycles"
+            "no C compiler was found, with which the core model is built; install gcc, or name another with CC"
         )
     library = folder / f"core-model-{_digest(compiler)}.so"
     if library.is_file():
@@ -80,30 +85,26 @@ def build_library(folder: Path) -> Path:
     make_folder(folder, 0o755)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build:
         made = Path(build, library.name)
-        command = [compiler, *_FLAGS, "-shared", "-o", str(made), *map(str, SOURCES)]
-        _run(command, "", "build the core model")
+        _run([compiler, *_FLAGS, "-shared", "-o", str(made), *map(str, SOURCES)], "", "build the core model")
         made.chmod(0o644)
         made.replace(library)
     return library
 
 
-def _run(command: list[str], text: str, purpose: str) -> str:
+def _run(command: list[str], text: str, purpose: str, remedy: str = "repair it, or name another with CC") -> str:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, input=text, capture_output=True, text=True, errors="replace", timeout=_MOST_SECONDS, check=True
-        )
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", None) or error).strip()[-2000:]
-        raise EnvironmentUnfit(f"{command[0]} could not {purpose}; calibrate with --no-cycles: {said}") from error
-    return done.stdout
+        raise EnvironmentUnfit(f"{command[0]} could not {purpose}; {remedy}: {said}") from error
 
 
 def _digest(compiler: str) -> str:
-    digest = hashlib.sha256(" ".join(_FLAGS).encode())
-    digest.update(_run([compiler, "--version"], "", "say its version").encode())
-    for path in SOURCES + _HEADERS:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+    built_by = " ".join(_FLAGS) + _run([compiler, "--version"], "", "say its version")
+    files = (path.name.encode() + b"\0" + path.read_bytes() for path in SOURCES + _HEADERS)
+    return hashlib.sha256(built_by.encode() + b"".join(files)).hexdigest()[:16]
 
 
 def _escaped(path: Path) -> str:

@@ -48,9 +48,9 @@ def phase_gain(phase: str, dram_share: float, cores: int) -> float:
     return speed_up(dram_share, cores, SERIAL_SHARES.get(phase, 1.0)) / max(1.0, dram_share)
 
 
-def law_of(core_model: str) -> dict[str, dict[str, float]]:
-    """Return what seconds of a core model rest on beside tables and profiles, for hashes and baselines.
+def core_model_constants(core_model: str) -> dict[str, dict[str, float]]:
+    """Return the constants that decide seconds of a core model beside tables and profiles; for hashes and baselines.
 
-    Of ``cycles`` version and shares of this law, under one key; of ``instructions`` nothing.
+    Of ``cycles`` they are version and serial shares of this module, under one key; ``instructions`` has none.
     """
     return {"core_sharing": {"version": SHARING_VERSION, **SERIAL_SHARES}} if core_model == "cycles" else {}

@@ -38,7 +38,9 @@ def load_yaml(path: Path, *, special: bool = False) -> Any:
     try:
         text = read_file(path, MOST_BYTES, special=special).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
+        raise ConfigurationError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', 'no text in UTF-8')}); give the path of a YAML file"
+        ) from error
     return parse_yaml(text, str(path))
 
 

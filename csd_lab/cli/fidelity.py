@@ -128,9 +128,11 @@ def check_options(
         )
     drives, boards = ([name for name, value in given.items() if value is not None] for given in (of_drive, of_board))
     if drives and drive is None:
-        raise ConfigurationError(f"fidelity: {' and '.join(drives)} are of a drive; name it, or leave them out")
+        raise ConfigurationError(
+            f"fidelity: {' and '.join(drives)}: for a drive alone; name it, or leave out the option"
+        )
     if boards and on is None:
-        raise ConfigurationError(f"fidelity: {' and '.join(boards)} are of a board; name it with --on user@board")
+        raise ConfigurationError(f"fidelity: {' and '.join(boards)}: for a board alone; name it with --on user@board")
     if drive is not None and "--inventory" not in drives:
         raise ConfigurationError(f"fidelity {drive}: an --inventory says how to reach the drive; name its file")
 
@@ -172,7 +174,7 @@ def print_boards(report: BoardFidelity) -> None:
     table = figures_table(clocks.format("published"), ("board", "figure", "predicted", "published", "error"), left=LEFT)
     for figure in rows:
         table.add_row(escape(figure.board), *_compared_cells(figure))
-    console.print(table)
+    print_whole(table)
     if report.measured is not None:
         print_measured(report, report.measured, clocks.format("measured"))
     console.print("* not judged: the board's parameters were set from it, or it follows from these", soft_wrap=True)
@@ -227,7 +229,7 @@ def print_fidelity(report: FidelityReport) -> None:
             *(row.model, f"{row.batch_size}{mark}", f"{row.emulated_seconds:.4g}", f"{row.drive_seconds:.4g}"),
             *(f"{row.ratio:.3f}", f"{row.spread:.1%}", str(row.steps)),
         )
-    console.print(table)
+    print_whole(table)
     if any(row.extrapolated for row in report.rows):
         console.print("* the counted table has no such row: what it says was interpolated", soft_wrap=True)
     for fit in report.fits:

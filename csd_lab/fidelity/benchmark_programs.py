@@ -16,6 +16,7 @@ from csd_emu.image import Image
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles
 from csd_lab.fidelity.bare_machine import run_bare
 from csd_lab.fidelity.benchmark_machine import SHOWN_CHARACTERS, run_program
+from csd_lab.fidelity.published_boards import STRIDE_BYTES
 from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.frames.measure_frames import PhaseMark
@@ -23,8 +24,8 @@ from host.app.cycle_counter import phases_between
 
 # Of the loops over memory: bytes that are read, written and copied, the least memory of random reads, and how many.
 LOOP_BYTES, LEAST_KIBIBYTES, RANDOM_READS = 8 << 20, 16, 100_000
-LOOPS_SOURCE = "memory_loops.c"
-LOOPS, RANDOM_READ = {1: "read", 2: "write", 3: "copy"}, 4
+LOOPS_SOURCE, STRIDED_SOURCE = "memory_loops.c", "strided_reads.c"
+LOOPS, RANDOM_READ, STRIDED_READ = {1: "read", 2: "write", 3: "copy"}, 4, 1
 # Of the image: its packages are for this one.
 IMAGE_PYTHON = "cp311"
 # CoreMark's arguments: seeds of the performance run, iterations, algorithms, contexts, bytes.
@@ -56,6 +57,19 @@ def measure_memory(plugin: CyclePlugin, most_kibibytes: int) -> MemoryTimes:
     if not loops:
         raise CalibrationError("the loops over memory executed no marks; see whether csd-emu calibrate counts cycles")
     return memory_times(loops)
+
+
+def measure_strided_reads(plugin: CyclePlugin, most_kibibytes: int) -> dict[int, float]:
+    """Run dependent reads, `STRIDE_BYTES` apart, on a bare core; return KiB of memory -> nanoseconds of one.
+
+    Raises:
+        EnvironmentUnfit: there is no compiler for ARM, or no QEMU.
+        CalibrationError: the program failed.
+    """
+    marks = run_bare(plugin, STRIDED_SOURCE, loop_constants(most_kibibytes) | {"STRIDE_BYTES": STRIDE_BYTES})
+    scale = 1000 / plugin.parameters.clock_megahertz / RANDOM_READS
+    walks = [(after.cycles - before.cycles) * scale for before, after in pairwise(marks) if after.mark == STRIDED_READ]
+    return {LEAST_KIBIBYTES << number: nanoseconds for number, nanoseconds in enumerate(walks)}
 
 
 def loop_constants(most_kibibytes: int) -> dict[str, int]:
@@ -172,9 +186,12 @@ def read_program(path: Path) -> bytes:
     """Return the content of a file that the user named.
 
     Raises:
-        ConfigurationError: it cannot be read, or is too large.
+        ConfigurationError: it cannot be read, is empty, or is too large.
     """
     try:
-        return read_file(path, _MOST_FILE_BYTES)
+        content = read_file(path, _MOST_FILE_BYTES)
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read ({error.strerror}); name what has it") from error
+        raise ConfigurationError(f"{path} cannot be read ({error.strerror}); name another file or folder") from error
+    if not content:
+        raise ConfigurationError(f"{path} is empty; name another file or folder")
+    return content

@@ -15,7 +15,15 @@ from csd_emu.profiles.core_sharing import speed_up
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.fidelity.bare_machine import require_compiler
-from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_networks, ncnn_files
+from csd_lab.fidelity.benchmark_programs import (
+    LEAST_KIBIBYTES,
+    measure_coremark,
+    measure_memory,
+    measure_networks,
+    measure_strided_reads,
+    ncnn_files,
+    read_program,
+)
 from csd_lab.fidelity.board_measurement import MeasuredBoard
 from csd_lab.fidelity.board_programs import read_name
 from csd_lab.fidelity.published_boards import CoreMark, MemoryBoard, NetworkBoard, PublishedBoards, load_published
@@ -27,7 +35,7 @@ KIND_NAMES = {
     THREADS: "networks of ncnn, speed-up by threads",
     COREMARK: "CoreMark per MHz",
     BANDWIDTH: "memory, read and copy",
-    LATENCY: "memory, random reads",
+    LATENCY: "memory, dependent reads",
     TRAINING: "training steps of torch, one thread",
 }
 # The board whose speed-ups say which part of ncnn's networks runs on one core.
@@ -103,6 +111,8 @@ def compare_boards(
     """
     published = published or load_published()
     require_compiler()
+    for path in coremark:  # what is missing is said before anything runs
+        read_program(path)
     files = {} if ncnn is None else load_network_files(published, ncnn)
     figures = [*_compare_memory(published.memory, paths, progress)]
     if coremark:
@@ -146,7 +156,7 @@ def _compare_memory(boards: Iterable[MemoryBoard], paths: Paths, progress: Progr
     for board in boards:
         progress.stage(f"memory of {board.board}")
         plugin = CyclePlugin.build(paths.cycles, board.core)
-        times = measure_memory(plugin, max(board.random_read_nanoseconds))
+        times = measure_memory(plugin, max(board.random_read_nanoseconds, default=LEAST_KIBIBYTES))
         for name, figure in board.megabytes_per_second.items():
             predicted = times.megabytes_per_second[name]
             yield _compared(BANDWIDTH, board, (name, "MB/s"), predicted, figure, judged=name != "write")
@@ -154,6 +164,11 @@ def _compare_memory(boards: Iterable[MemoryBoard], paths: Paths, progress: Progr
             named = read_name(kibibytes), "ns"
             predicted, judged = times.random_read_nanoseconds[kibibytes], kibibytes <= board.l2_kibibytes
             yield _compared(LATENCY, board, named, predicted, nanoseconds, judged)
+        sizes = board.strided_read_nanoseconds
+        strided = measure_strided_reads(plugin, max(sizes)) if sizes else {}
+        for kibibytes, nanoseconds in sizes.items():
+            named = f"strided {read_name(kibibytes)}", "ns"
+            yield _compared(LATENCY, board, named, strided[kibibytes], nanoseconds)
 
 
 def _compare_coremark(

@@ -11,6 +11,8 @@ from csd_emu.util.yaml_files import parse_yaml
 
 # Where a board's latency of DRAM is from: random reads in so much memory.
 FITTED_KIBIBYTES = 8192
+# Between strided reads: LMBench's lat_mem_rd with that stride.
+STRIDE_BYTES = 128
 # A read at random also waits for the TLB: a miss of the micro TLB, and a walk (`core_model/memory.c`).
 _TLB_CYCLES = 2 + 20
 
@@ -51,7 +53,7 @@ class NetworkBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return CoreParameters(clock_megahertz=self.clock_megahertz, **self.memory)
 
 
-class MemoryBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MemoryBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Memory of one board, seen by one core.
 
     Attributes:
@@ -60,7 +62,9 @@ class MemoryBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         clock_megahertz: as it was measured beside them.
         l2_kibibytes: size of the second level, from the latencies.
         megabytes_per_second: of reading, writing and copying 8 MiB and more.
-        random_read_nanoseconds: KiB of memory -> of a dependent read there, beyond one that the first level has.
+        random_read_nanoseconds: KiB of memory -> of a dependent read there, beyond one that the first level has; empty
+            if none was published.
+        strided_read_nanoseconds: KiB of memory -> of a dependent read there, `STRIDE_BYTES` behind the one before.
     """
 
     board: str
@@ -68,17 +72,22 @@ class MemoryBoard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock_megahertz: int
     l2_kibibytes: int
     megabytes_per_second: dict[str, int]
-    random_read_nanoseconds: dict[int, float]
+    random_read_nanoseconds: dict[int, float] = {}
+    strided_read_nanoseconds: dict[int, float] = {}
 
     @property
     def core(self) -> CoreParameters:
-        """The core that stands for it: DRAM's bandwidth is that of writing, its latency from the read in 8 MiB."""
-        beyond = (CoreParameters().l2_cycles + _TLB_CYCLES) * 1000 / self.clock_megahertz
+        """The core that stands for it: DRAM's bandwidth is that of writing, its latency from the read in 8 MiB.
+
+        Without that read the latency is the model's default.
+        """
+        usual, fitted = CoreParameters(), self.random_read_nanoseconds.get(FITTED_KIBIBYTES)
+        beyond = (usual.l2_cycles + _TLB_CYCLES) * 1000 / self.clock_megahertz
         in_dram = 1 - self.l2_kibibytes / FITTED_KIBIBYTES
         return CoreParameters(
             clock_megahertz=self.clock_megahertz,
             l2_kibibytes=self.l2_kibibytes,
-            dram_nanoseconds=round(self.random_read_nanoseconds[FITTED_KIBIBYTES] / in_dram - beyond),
+            dram_nanoseconds=usual.dram_nanoseconds if fitted is None else round(fitted / in_dram - beyond),
             dram_megabytes_per_second=self.megabytes_per_second["write"],
         )
 

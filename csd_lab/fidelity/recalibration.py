@@ -17,6 +17,7 @@ from firmware_agent.common.errors import CsdError
 from firmware_agent.common.models import ModelSpec
 from host.app.calibration_report import MeasureTable
 from host.config.calibration_request import CalibrationRequest, make_request
+from host.core.owned_files import check_writable
 
 
 class Remeasured(msgspec.Struct, frozen=True):
@@ -58,8 +59,10 @@ def recalibrate(
         progress: shown the stages.
 
     Raises:
+        EnvironmentUnfit: nothing can be written into the folder.
         CsdError: a table could not be measured; those before it are kept.
     """
+    check_writable(folder / "table.json", "name another folder with --output", folder=True)
     for path in sorted(SHIPPED.glob("*.json")):
         begin, shipped, target = time.monotonic(), load_table(path), folder / path.name
         new = None if current is None else _kept(target, shipped, *current)

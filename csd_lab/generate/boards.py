@@ -37,8 +37,8 @@ _HEAD = """# The core model beside published boards
 <!-- Generated from docs/boards.json by python -m csd_lab.generate.boards. -->
 
 What the [core model](cycles.md) predicts for boards that others have measured (predicted: clock `counted`, core model
-`cycles`; published: clock `wall`), counted on 2026-11-26, board by board. `csd-emu fidelity --ncnn FOLDER --coremark
-PROGRAM` compares the same, with `--on user@board` also [a board of yours](fidelity.md#a-board-of-yours);
+`cycles`; published: clock `wall`), counted on 2026-11-26 and 27, board by board. `csd-emu fidelity --ncnn FOLDER
+--coremark PROGRAM` compares the same, with `--on user@board` also [a board of yours](fidelity.md#a-board-of-yours);
 `csd_lab/fidelity/published_boards.yaml` has every published figure with its source. A board's clock is the one that its
 source states. Its DRAM, and in the comparison of memory the size of its second level, are set from published memory
 figures that are not judged here; latencies of caches, prefetcher and all else are the model's own, for all boards.
@@ -100,9 +100,15 @@ def _short(value: float) -> str:
 
 
 def _memory(figures: Sequence[ComparedFigure]) -> Iterable[str]:
+    yield "Errors of what one core sees; `*`: the board's DRAM was set from it, or it follows from that.\n"
+    strided = [each for each in figures if each.name.startswith("strided")]
+    for rows in ([each for each in figures if each not in strided], strided):
+        yield from _errors(rows)
+
+
+def _errors(figures: Sequence[ComparedFigure]) -> Iterable[str]:
     names = list(dict.fromkeys(each.name for each in figures))
-    yield "Errors of what one core sees; `*`: the board's DRAM was set from it, or it follows from that.\n\n"
-    yield f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
+    yield f"\n| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
     for board in dict.fromkeys(each.board for each in figures):
         errors = {
             each.name: f"{each.error:+.0%}{'' if each.judged else ' *'}" for each in figures if each.board == board

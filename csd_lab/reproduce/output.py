@@ -14,8 +14,9 @@ from csd_lab.reproduce.hypertune_result import HypertuneReport
 from csd_lab.reproduce.placement_result import PlacementReport
 from csd_lab.reproduce.planner_result import PlannerReport
 from csd_lab.reproduce.reproduction_charts import draw_disturbance, draw_planner, draw_speedup
-from firmware_agent.common.errors import EnvironmentUnfit
+from host.core.owned_files import check_writable, write_whole
 
+_REMEDY = "name another folder with --output"
 R = TypeVar("R", HypertuneReport, PlacementReport, PlannerReport)
 
 
@@ -51,6 +52,16 @@ def write_planner(report: PlannerReport, folder: Path) -> PlannerReport:
     return write_report(report, "planner.json", contents, folder)
 
 
+def check_output(folder: Path | None) -> None:
+    """Return if `write_report` can write into a folder, which is made, before anything is worked out; None: of course.
+
+    Raises:
+        EnvironmentUnfit: it cannot.
+    """
+    if folder is not None:
+        check_writable(folder / "report", _REMEDY, folder=True)
+
+
 def write_report(report: R, name: str, contents: Mapping[str, bytes], folder: Path) -> R:
     """Write `contents` and the report, as `name`, into `folder`, which is made; return it with the files' names.
 
@@ -59,12 +70,8 @@ def write_report(report: R, name: str, contents: Mapping[str, bytes], folder: Pa
     """
     named = msgspec.structs.replace(report, files=[str(folder / each) for each in (*contents, name)])
     report_json = msgspec.json.format(msgspec.json.encode(named)) + b"\n"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, content in {**contents, name: report_json}.items():
-            (folder / file).write_bytes(content)
-    except OSError as error:
-        raise EnvironmentUnfit(f"{folder}: cannot be written ({error}); name another folder with --output") from error
+    for file, content in {**contents, name: report_json}.items():
+        write_whole(folder / file, content, _REMEDY, folder=True)
     return named
 
 

@@ -24,7 +24,7 @@ from csd_lab.reproduce.hypertune_result import (
     Scaling,
     TrafficNeed,
 )
-from csd_lab.reproduce.output import write_hypertune
+from csd_lab.reproduce.output import check_output, write_hypertune
 from csd_lab.reproduce.scaling import MODELS, describe_input, disturb, scale, vary_batch
 from csd_lab.reproduce.traffic import TARGET, traffic_needs
 from csd_lab.reproduce.verdict import HeadlineVerdict, judge, undecidable
@@ -85,6 +85,7 @@ def reproduce_hypertune(store: CalibrationStore, output: Path | None, progress: 
         ConfigurationError: the inputs are not those that were frozen.
         EnvironmentUnfit: the files cannot be written.
     """
+    check_output(output)
     begin, frozen, done = time.monotonic(), load_inputs(), SimulatedModels()
     for model in MODELS:
         simulate_model(model, store, frozen, done, progress)

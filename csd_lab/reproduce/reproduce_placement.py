@@ -30,7 +30,7 @@ from csd_lab.bench.placement.placement_wall import COMPUTE_SECONDS, PlacementWal
 from csd_lab.bench.placement.placements import PUBLISHED as COUNTED
 from csd_lab.bench.placement.placements import count_wire
 from csd_lab.reproduce.blind_server import DRIVE, HOST_PROFILE
-from csd_lab.reproduce.output import write_placement
+from csd_lab.reproduce.output import check_output, write_placement
 from csd_lab.reproduce.placement_result import PlacementReport, Placing, PublishedPlacement, RanPlacement, Traffic
 from csd_lab.reproduce.verdict import HeadlineVerdict, undecidable
 from firmware_agent.common.models import ZOO, ModelSpec
@@ -129,6 +129,7 @@ def reproduce_placement(
         CalibrationError: a table is missing or damaged.
         EnvironmentUnfit: the files cannot be written, or this machine cannot run drives behind a link.
     """
+    check_output(output)
     begin = time.monotonic()
     traffic, placing = [], list[Placing]()
     for model in MODELS:

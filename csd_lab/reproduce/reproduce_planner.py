@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from csd_emu.util.progress import Progress
-from csd_lab.reproduce.output import write_planner
+from csd_lab.reproduce.output import check_output, write_planner
 from csd_lab.reproduce.planner_result import Choosing, PlannerReport, PublishedHitRate, Sensitivity
 from csd_lab.reproduce.verdict import undecidable
 from host.core.device_time import MODELLED
@@ -40,6 +40,7 @@ def reproduce_planner(seed: int, output: Path | None, progress: Progress) -> Pla
     """
     from csd_lab.bench.planner.bench_planner import play_all  # the bench needs what benches need
 
+    check_output(output)
     begin = time.monotonic()
     report = make_report(play_all(progress, seed), seed, time.monotonic() - begin)
     return report if output is None else write_planner(report, output)

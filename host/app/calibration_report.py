@@ -19,6 +19,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTimes
 from host.app.calibration_measurement import build_there, machine_request, measure_batch
 from host.config.calibration_request import CalibrationRequest
+from host.core.owned_files import check_writable
 from host.fleet.lifecycle import StartedArray
 from host.fleet.temporary_array import run_on_machines
 
@@ -105,8 +106,10 @@ def keep_table(
     """Measure a table and keep it: in `output`, else among the user's own; `drive` is the real one, if any.
 
     Raises:
+        EnvironmentUnfit: `output` cannot be written, or what the measurement needs is missing.
         CsdError: it could not be measured, or its figures break the rules of a table; nothing is kept.
     """
+    check_writable(output or paths.calibration / "table.json", "name another file with --output", folder=True)
     begin = time.monotonic()
     table = measure(request, paths, progress)
     path = CalibrationStore(paths.calibration).save(table, output)
@@ -122,10 +125,10 @@ def verify_rows(request: CalibrationRequest, count: int, paths: Paths, progress:
     """
     begin = time.monotonic()
     path, table = CalibrationStore(paths.calibration).locate(request.spec, request.input_shape)
-    request = replace(request, batches=tuple(table.batches), layers=False)
-    generator = np.random.default_rng(request.seed)
-    chosen = sorted(int(n) for n in generator.choice(table.batches, min(count, len(table.rows)), replace=False))
-    verified = measure_again(table, chosen, request, paths, progress)
+    drawn = np.random.default_rng(request.seed).choice(table.batches, min(count, len(table.rows)), replace=False)
+    verified = measure_again(
+        table, sorted(map(int, drawn)), replace(request, batches=tuple(table.batches), layers=False), paths, progress
+    )
     return make_report(table, path, verified, time.monotonic() - begin)
 
 

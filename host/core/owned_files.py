@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from firmware_agent.common.atomic_files import replace_file
@@ -27,13 +31,39 @@ def write_whole(
     Raises:
         EnvironmentUnfit: it cannot be written; `path` is as it was.
     """
-    try:
+    with _writing(path, remedy, what):
         if folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content, mode)
+
+
+def check_writable(path: Path, remedy: str, what: str = "", *, folder: bool = False) -> None:
+    """Return if a file can be written, which is asked before work of many minutes; no file is left.
+
+    Args:
+        path: the file.
+        remedy: for the error: what to do.
+        what: for the error: what the file is, such as ``the baseline``.
+        folder: whether the folder is made if it is missing.
+
+    Raises:
+        EnvironmentUnfit: it cannot.
+    """
+    with _writing(path, remedy, what):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+
+
+@contextlib.contextmanager
+def _writing(path: Path, remedy: str, what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        told = f"{path}: {what} cannot be written" if what else f"{path}: cannot be written"
-        raise EnvironmentUnfit(f"{told} ({error.strerror}); {remedy}") from error
+        told = f"{path}: {what}".rstrip(" ")
+        raise EnvironmentUnfit(f"{told} cannot be written ({error.strerror}); {remedy}") from error
 
 
 def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.profiles.core_sharing import law_of
+from csd_emu.profiles.core_sharing import core_model_constants
 from firmware_agent.common.errors import CheckpointError
 from firmware_agent.common.slices import Array
 from firmware_agent.common.units import format_bytes
@@ -65,7 +65,9 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         source: text of the user's model file, if there is one.
         figures: on which device seconds rest, such as profiles and calibration tables; anything that msgspec encodes.
     """
-    devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"}) | law_of(array.core_model)
+    devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"}) | core_model_constants(
+        array.core_model
+    )
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
     # As a checkpoint was written before there were these keys: such a run goes on as it would have.
     if array.core_model == ArrayConfig.model_fields["core_model"].default:

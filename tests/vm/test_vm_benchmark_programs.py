@@ -13,7 +13,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.fidelity.bare_machine import COMPILER
 from csd_lab.fidelity.benchmark_machine import run_program
-from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, ncnn_files
+from csd_lab.fidelity.benchmark_programs import measure_coremark, measure_memory, measure_strided_reads, ncnn_files
 from firmware_agent.common.errors import CalibrationError, ConfigurationError, EnvironmentUnfit
 
 pytestmark = pytest.mark.vm
@@ -39,6 +39,17 @@ def test_loops_over_memory_find_the_parameters_that_the_core_has(plugin: CyclePl
     slower = measure_memory(slow, 8192)
     assert slower.megabytes_per_second["write"] == pytest.approx(1000, rel=0.1)
     assert slower.random_read_nanoseconds[8192] > reads[8192] + 90
+
+
+def test_strided_reads_wait_for_each_other_unless_they_are_prefetched(plugin: CyclePlugin) -> None:
+    without = dataclasses.replace(plugin, parameters=CoreParameters(prefetch_streams=0))
+    usual, waiting = measure_strided_reads(plugin, 2048), measure_strided_reads(without, 2048)
+    assert list(waiting) == [16, 32, 64, 128, 256, 512, 1024, 2048]
+    assert [waiting[16], waiting[32], usual[16]] == pytest.approx([3, 3, 3], abs=0.05)  # an address from L1
+    assert waiting[256] == pytest.approx(3 + USUAL.l2_cycles, rel=0.1)
+    assert waiting[2048] == pytest.approx(3 + USUAL.l2_cycles + USUAL.dram_nanoseconds, rel=0.1)
+    assert usual[256] < waiting[256] / 2
+    assert usual[2048] < waiting[2048] / 2
 
 
 def test_without_a_compiler_it_says_what_to_install(plugin: CyclePlugin, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def test_ctrl_c_ends_the_program_and_removes_the_folder(board: TestBoard) -> Non
     [
         (["--save", "/no/such/folder/x.yaml"], "/no/such/folder/x.yaml cannot be written"),
         (["--coremark", "/no/such/coremark"], "/no/such/coremark cannot be read"),
-        (["--inventory", "drives.yaml"], "--inventory are of a drive"),
+        (["--inventory", "drives.yaml"], "--inventory: for a drive alone"),
         (["left", "--inventory", "drives.yaml"], "one of them at a time"),
     ],
 )

@@ -231,7 +231,7 @@ def _explained(drive: str, route: Route, keys: OpenSshKeys, limit: float) -> Ite
             "check its address and port, and whether the jump host allows TCP forwarding",
         ) from error
     except socket.gaierror as error:
-        raise fail(f"is no name that can be resolved ({error.strerror})", "check `host` in the inventory") from error
+        raise fail(f"is no name that can be resolved ({error.strerror})", "check its spelling") from error
     except TimeoutError as error:
         raise fail(
             f"did not answer within {limit:.0f} s", "check that the drive is on and that no firewall is in between"

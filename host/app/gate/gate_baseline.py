@@ -6,11 +6,8 @@ what a gate is there to find; they are written down so that a failure can say wh
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,9 @@ from typing import Any
 import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.profiles.core_sharing import law_of
+from csd_emu.profiles.core_sharing import core_model_constants
 from csd_emu.util.renamed import renamed_figure
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.gate_checks import KINDS, NO_CLOCK, ExpectedFigure
 from host.config.job_file import JobConfig
 from host.core.datasets import is_path
@@ -71,10 +68,10 @@ def describe_job(job: JobConfig) -> dict[str, Any]:
 
 
 def describe_array(array: ArrayConfig) -> dict[str, Any]:
-    """Return what of an array decides its figures, the law that cores follow included; defaults are left out."""
+    """Return what of an array decides its figures, constants of its core model included; defaults are left out."""
     described = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"}, exclude_defaults=True)
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS, exclude_defaults=True)
-    return described | law_of(array.core_model) | {"host": host}
+    return described | core_model_constants(array.core_model) | {"host": host}
 
 
 def make_baseline(
@@ -100,21 +97,6 @@ def write_baseline(path: Path, baseline: GateBaseline) -> None:
         EnvironmentUnfit: it cannot be written.
     """
     write_whole(path, msgspec.json.format(msgspec.json.encode(baseline)) + b"\n", "give another", "the baseline")
-
-
-def check_writable(path: Path) -> None:
-    """Return if a baseline can be written to `path`, which is asked before a run of many minutes; nothing is left.
-
-    Raises:
-        EnvironmentUnfit: it cannot.
-    """
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise EnvironmentUnfit(f"{path}: the baseline cannot be written ({error.strerror}); give another") from error
 
 
 def read_baseline(path: Path) -> GateBaseline:

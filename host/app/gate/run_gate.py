@@ -27,7 +27,6 @@ from host.app.gate.gate_baseline import (
     GateBaseline,
     check_clock,
     check_comparable,
-    check_writable,
     content_sha256,
     list_differences,
     make_baseline,
@@ -50,6 +49,7 @@ from host.app.prepare import RunRequest
 from host.app.run_job import run_job
 from host.core.datasets import is_path
 from host.core.failures import failed_run
+from host.core.owned_files import check_writable
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.summary import Summary
 from host.monitoring.report.load_run import load_run
@@ -165,7 +165,7 @@ def _read_before(request: RunRequest, gate: Gate) -> GateBaseline | None:
         return baseline
     if gate.baseline.exists() and not gate.replace:
         raise ConfigurationError(f"{gate.baseline}: is there already; replace it with --update-baseline")
-    check_writable(gate.baseline)
+    check_writable(gate.baseline, "give another", "the baseline")
     before = None
     with contextlib.suppress(ConfigurationError):  # a damaged one is what a new one is made for
         before = read_baseline(gate.baseline)

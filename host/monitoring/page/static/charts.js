@@ -150,7 +150,7 @@ function draw(chart, colour) {
   return Plotly.react(plot, panes.flatMap(({ pane, key }) => pane.curves.map((curve) => traceOf(curve, key, colour))), layout(colour, {
     showlegend: several, margin: { l: 8, r: 10, t: several ? 26 : 10, b: 8 }, xaxis: { anchor: panes.at(-1).key }, ...Object.fromEntries(axes),
     shapes: targetsOf(panes, (target, yref) => ({ type: "line", xref: "paper", yref, x0: 0, x1: 1, y0: target, y1: target, line: { color: colour("warn"), width: 1.5, dash: "dash" } })),
-    annotations: targetsOf(panes, (target, yref) => ({ xref: "paper", yref, x: 0, y: target, text: `target ${target}`, showarrow: false, yanchor: "bottom", xanchor: "left", font: { size: 11, color: colour("warn") } })),
+    annotations: targetsOf(panes, (target, yref) => ({ xref: "paper", yref, x: 0, y: target, text: `target ${target}`, showarrow: false, yanchor: "top", xanchor: "left", font: { size: 11, color: colour("warn") } })),
   }), CONFIG);
 }
 

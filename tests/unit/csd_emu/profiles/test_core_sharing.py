@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.profiles.core_sharing import SERIAL_SHARES, law_of, phase_gain, speed_up
+from csd_emu.profiles.core_sharing import SERIAL_SHARES, core_model_constants, phase_gain, speed_up
 
 PHASE, ASKED = st.sampled_from([*SERIAL_SHARES, "encode"]), st.floats(0, 100)
 SHARE, CORES = st.floats(0, 1), st.integers(1, 32)
@@ -55,7 +55,7 @@ def test_a_phase_that_no_thread_shares_gains_nothing() -> None:
     assert phase_gain("encode", 0.5, 4) == pytest.approx(1)
 
 
-def test_the_law_is_part_of_what_cycles_rest_on_alone() -> None:
-    assert law_of("instructions") == {}
-    assert law_of("cycles")["core_sharing"].keys() == {"version", *SERIAL_SHARES}
+def test_cycles_alone_rest_on_constants_of_the_shared_dram() -> None:
+    assert core_model_constants("instructions") == {}
+    assert core_model_constants("cycles")["core_sharing"].keys() == {"version", *SERIAL_SHARES}
     assert all(0 <= share <= 1 for share in SERIAL_SHARES.values())

@@ -88,6 +88,9 @@ def test_training_steps_bring_the_agent_and_a_task_without_quotes(training: Cali
 def test_a_program_that_is_missing_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         choose_programs(FACTS, wanted(coremark=[tmp_path / "none"]))
+    (tmp_path / "empty").touch()
+    with pytest.raises(ConfigurationError, match=r"empty is empty; name another file"):
+        choose_programs(FACTS, wanted(coremark=[tmp_path / "empty"]))
     (tmp_path / "n.param").write_text("7767517\n")
     with pytest.raises(ConfigurationError, match=r"\(cp312\).*--python-version 312"):
         choose_programs(

@@ -26,6 +26,8 @@ from firmware_agent.common.models import ModelSpec
 PUBLISHED = load_published()
 FACTS = BoardFacts("Lab", "6.1", [3], 0, None, "", "", "")
 ROCK64 = PUBLISHED.memory[0]
+# What --on measures, others have published of these.
+LIKE_MEASURED = [board for board in PUBLISHED.memory if board.random_read_nanoseconds]
 
 
 def measured(board: MemoryBoard = ROCK64, throttled: tuple[str, ...] = (), **more: object) -> MeasuredBoard:
@@ -50,12 +52,12 @@ def entries(board: MeasuredBoard, steady: bool = False) -> PublishedBoards:
     return make_entries(board, PUBLISHED, "1.0.1", steady)[0]
 
 
-@pytest.mark.parametrize("board", PUBLISHED.memory, ids=lambda board: board.board)
+@pytest.mark.parametrize("board", LIKE_MEASURED, ids=lambda board: board.board)
 def test_the_second_level_is_found_where_it_was_published(board: MemoryBoard) -> None:
     assert find_second_level(board.random_read_nanoseconds) == board.l2_kibibytes
 
 
-@pytest.mark.parametrize("board", PUBLISHED.memory, ids=lambda board: board.board)
+@pytest.mark.parametrize("board", LIKE_MEASURED, ids=lambda board: board.board)
 def test_a_board_measured_as_published_has_the_published_entry(board: MemoryBoard) -> None:
     (memory,) = entries(measured(board)).memory
     assert memory.core == board.core

@@ -10,7 +10,7 @@ from csd_emu.profiles.calibration.table_store import SHIPPED
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress, Silent
 from csd_lab.fidelity.recalibration import Remeasured, recalibrate, request_of
-from firmware_agent.common.errors import CalibrationError
+from firmware_agent.common.errors import CalibrationError, EnvironmentUnfit
 from host.config.calibration_request import CalibrationRequest
 
 # Those whose models are quickly built.
@@ -62,6 +62,14 @@ def test_every_shipped_table_is_measured_with_what_it_was_measured_with(tmp_path
     assert all(each.measured and each.worst_difference == 0 for each in done)
     assert {each.table for each in done if each.cycles} == COUNTED
     assert {path.name: load_table(path) for path in tmp_path.glob("*.json")} == TABLES
+
+
+def test_a_folder_that_takes_no_table_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    measure = Measures()
+    with pytest.raises(EnvironmentUnfit, match=r"cannot be written \(File exists\); name another folder"):
+        list(run(tmp_path / "file", measure))
+    assert measure.asked == []
 
 
 def test_what_is_there_of_this_image_and_core_stays_when_it_goes_on(tmp_path: Path) -> None:

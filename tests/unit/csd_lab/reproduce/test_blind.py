@@ -156,17 +156,83 @@ def test_one_input_more_never_narrows_a_band(
     assert one[2] == pytest.approx(middle * max(1.0, *more))
 
 
-@given(positive, positive, st.floats(1, 10), st.floats(0, 1))
-def test_the_rule_of_verdicts(published: float, low: float, width: float, place: float) -> None:
-    high = low * width
-    row = judge("source", "speedup", published, (low, low + place * (high - low), high))
-    if not low <= published <= high:
-        assert row.verdict == NOT_REPRODUCED
-        assert ("below" if published < low else "above") in row.reason
-    elif high / low > WIDEST:
-        assert row.verdict == UNDECIDABLE
-    else:
-        assert row.verdict == REPRODUCED
+def verdict_on(published: float, low: float, high: float, middle: float | None = None) -> str:
+    return judge("source", "speedup", published, (low, low if middle is None else middle, high)).verdict
+
+
+# Powers of one number, by their exponents: the same exponent is the same number, and so is the reciprocal's.
+exponents = st.integers(-30, 30)
+
+
+def power(exponent: int) -> float:
+    return 1.1**exponent
+
+
+@given(exponents, st.lists(exponents, min_size=4, max_size=4).map(sorted))
+def test_a_wider_band_turns_nothing_undecidable_or_reproduced_into_a_refusal(published: int, ends: list[int]) -> None:
+    widest_low, low, high, widest_high = map(power, ends)
+    before = verdict_on(power(published), low, high)
+    after = verdict_on(power(published), widest_low, widest_high)
+    allowed = {
+        NOT_REPRODUCED: {NOT_REPRODUCED, REPRODUCED, UNDECIDABLE},
+        REPRODUCED: {REPRODUCED, UNDECIDABLE},
+        UNDECIDABLE: {UNDECIDABLE},
+    }
+    assert after in allowed[before]
+
+
+@given(st.lists(exponents, min_size=3, max_size=3).map(sorted))
+def test_a_headline_within_is_never_refused_and_one_outside_never_confirmed(ends: list[int]) -> None:
+    least, between, most = map(power, ends)
+    assert verdict_on(between, least, most) != NOT_REPRODUCED
+    if between < most:
+        assert verdict_on(most, least, between) == NOT_REPRODUCED
+    if least < between:
+        assert verdict_on(least, between, most) == NOT_REPRODUCED
+
+
+@given(exponents, exponents, st.integers(0, 30), st.integers(-20, 20))
+def test_a_verdict_depends_on_neither_unit_nor_the_way_round_of_a_ratio(
+    published: int, low: int, width: int, scale: int
+) -> None:
+    high, unit = low + width, 2.0**scale  # a power of two rounds nothing
+    verdict = verdict_on(power(published), power(low), power(high))
+    assert verdict_on(power(published) * unit, power(low) * unit, power(high) * unit) == verdict
+    assert verdict_on(power(-published), power(-high), power(-low)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("published", "low", "high", "verdict"),
+    [
+        (1.5, 1.5, 1.5, REPRODUCED),
+        (1.0, 1.0, WIDEST, REPRODUCED),
+        (WIDEST, 1.0, WIDEST, REPRODUCED),
+        (1.0, 1.0, math.nextafter(WIDEST, 9), UNDECIDABLE),
+        (math.nextafter(1.0, 0), 1.0, WIDEST, NOT_REPRODUCED),
+        (math.nextafter(WIDEST, 9), 1.0, WIDEST, NOT_REPRODUCED),
+        (math.nextafter(1.0, 0), 1.0, 10.0, NOT_REPRODUCED),
+    ],
+)
+def test_a_band_has_its_ends_and_says_something_up_to_the_widest(
+    published: float, low: float, high: float, verdict: str
+) -> None:
+    assert verdict_on(published, low, high) == verdict
+
+
+@given(exponents, st.lists(exponents, min_size=3, max_size=3).map(sorted))
+def test_where_in_its_band_the_prediction_lies_moves_no_verdict(published: int, ends: list[int]) -> None:
+    low, middle, high = map(power, ends)
+    assert verdict_on(power(published), low, high, middle) == verdict_on(power(published), low, high, high)
+
+
+@given(exponents, exponents)
+def test_the_reason_names_the_side_on_which_a_headline_lies(published: int, only: int) -> None:
+    assume(published != only)
+    band = (power(only),) * 3
+    side, other = ("below", "above") if published < only else ("above", "below")
+    reason = judge("source", "speedup", power(published), band).reason
+    assert side in reason
+    assert other not in reason
 
 
 def test_up_to_is_the_best_of_the_models() -> None:

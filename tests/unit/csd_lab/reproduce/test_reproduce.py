@@ -1,5 +1,6 @@
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,12 +9,14 @@ import pytest
 
 from csd_emu.perfmodel.power import PUBLISHED
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.util.progress import Silent
 from csd_lab.reproduce.blind_inputs import load_inputs
 from csd_lab.reproduce.blind_prediction import FIGURES, RATIO, predict
 from csd_lab.reproduce.blind_server import DRIVES, TUNING, BlindServer, middle_of, model_load
 from csd_lab.reproduce.hypertune_result import DisturbanceFigures, HypertuneReport, Prediction, Scaling
 from csd_lab.reproduce.output import write_hypertune
-from csd_lab.reproduce.reproduce_hypertune import drive_batches, host_shares, judge_all, put_beside
+from csd_lab.reproduce.reproduce_hypertune import drive_batches, host_shares, judge_all, put_beside, reproduce_hypertune
+from csd_lab.reproduce.reproduce_placement import reproduce_placement
 from csd_lab.reproduce.scaling import (
     COMPUTE_ONLY,
     DRIVE_COUNTS,
@@ -211,6 +214,15 @@ def test_the_files_hold_what_the_report_says(
     again = write_hypertune(report, tmp_path / "again")
     for one, other in zip(written.files[:-1], again.files[:-1], strict=True):
         assert Path(one).read_bytes() == Path(other).read_bytes()
+
+
+@pytest.mark.parametrize("work", [reproduce_hypertune, reproduce_placement])
+def test_a_folder_that_takes_no_files_is_told_before_anything_is_worked_out(
+    work: Callable[..., object], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentUnfit, match=r"cannot be written .*; name another folder with --output"):
+        work(CalibrationStore(tmp_path / "none", tmp_path / "none"), tmp_path / "file", Silent())
 
 
 @pytest.mark.slow

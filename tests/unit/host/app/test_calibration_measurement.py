@@ -26,7 +26,7 @@ from firmware_agent.common.frames.session_frames import Failed, Job
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.app import calibration_measurement
 from host.app.calibration_measurement import MAX_STEPS, MEASURE_SECONDS, calibrate, machine_request, measure_table
-from host.app.calibration_report import VerifiedRow, make_report
+from host.app.calibration_report import VerifiedRow, keep_table, make_report
 from host.config.calibration_request import CalibrationRequest, make_request, read_request, read_spec
 from host.core.datasets import check_source, load_dataset
 from host.core.model_facts import ModelFacts, inspect_model
@@ -327,3 +327,15 @@ def test_a_synthetic_source_that_cannot_be_read_is_named(source: str) -> None:
 
 def test_a_shape_is_read_as_it_is_written() -> None:
     assert parse_shape("3x224x224") == (3, 224, 224)
+
+
+def test_a_table_that_cannot_be_kept_is_told_before_it_is_measured(tmp_path: Path) -> None:
+    def measure(*_: object) -> CalibrationTable:
+        raise AssertionError
+
+    (tmp_path / "file").touch()
+    request = make_request(ModelSpec("digits_cnn"), SHAPE, (1, 2))
+    paths = Paths(tmp_path, tmp_path / "file", tmp_path)  # its own tables cannot be kept either
+    for output in (tmp_path, tmp_path / "file" / "table.json", None):
+        with pytest.raises(EnvironmentUnfit, match=r"cannot be written .*; name another file with --output"):
+            keep_table(measure, request, output, paths, Silent())

@@ -18,7 +18,6 @@ from host.app.gate.gate_baseline import (
     GateBaseline,
     check_clock,
     check_comparable,
-    check_writable,
     describe_array,
     describe_job,
     list_differences,
@@ -130,11 +129,6 @@ def test_a_figure_under_both_of_its_names_is_refused(tmp_path: Path) -> None:
 def test_one_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnfit, match=r"base\.json"):
         write_baseline(tmp_path / "missing" / "base.json", baseline())
-    for path in (tmp_path / "missing" / "base.json", tmp_path):
-        with pytest.raises(EnvironmentUnfit, match="the baseline cannot be written"):
-            check_writable(path)
-    check_writable(tmp_path / "base.json")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +166,7 @@ def test_data_of_ones_own_are_known_by_their_name_wherever_the_checkout_lies() -
     assert here == there != other
 
 
-def test_a_baseline_of_another_law_of_cores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_of_other_core_model_constants_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = array(core_model="cycles")
     before = make_baseline(job(), mine, "modelled", {}, {})
     check_comparable(Path("base.json"), before, job(), mine)
