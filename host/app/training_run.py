@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from csd_emu.engines import Engine
 from csd_emu.engines.rapl import RaplMeter
