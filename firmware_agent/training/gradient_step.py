@@ -76,6 +76,9 @@ class GradientWorker:
         self.trained = trained_names(loaded.model)
         self.buffers = [] if job.batch_norm == "frozen" else buffer_names(loaded.model)
         self._order: list[str] | None = None
+        if loaded.point is not None:  # once, torch imports 500 modules for gradients to begin with
+            value = torch.zeros(1, requires_grad=True)
+            torch.autograd.backward([value * 1.0], [torch.zeros(1)])
 
     def compute(
         self,
@@ -155,7 +158,10 @@ class GradientWorker:
             self._phase = "backward"
             hooks.backward(last=number == len(parts))
             share = len(part) / len(index)
-            torch.autograd.backward(ends.tensors, [gradient * share for gradient in ends.gradients])
+            if crossing is None:
+                (ends.tensors[0] * share).backward()  # type: ignore[no-untyped-call]
+            else:
+                torch.autograd.backward(ends.tensors, [gradient * share for gradient in ends.gradients])
             loss_sum += ends.loss * len(part)
             read_bytes += images.nbytes + labels.nbytes
             self._stopwatch.lap("backward")
