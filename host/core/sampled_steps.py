@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,20 +19,19 @@ from scipy.special import stdtrit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampling_record import SamplingRecord
 
-# Stages: all steps but those below; copying the weights out; a drive's first steps of a size, for which torch and the
-# kernel have no memory yet; those that follow them in a federated run; and the steps that begin a later round of it,
-# with a new optimiser and what the exchange has left to do.
-STEADY, ENCODE = "steady", "encode"
+# Stages: all steps but those below; those of the first federated round; copying the weights out; a drive's first steps
+# of a size, for which torch and the kernel have no memory yet; those that follow them in the first round; and the steps
+# that begin a later round, with a new optimiser and what the exchange has left to do.
+STEADY, FIRST_ROUND, ENCODE = "steady", "first round", "encode"
 STAGES = {1: "first", 2: "second"}
-FIRST_ROUND_STAGES = [STEADY, STEADY, "third", "fourth"]
+FIRST_STAGES = [FIRST_ROUND, FIRST_ROUND, "third", "fourth"]
 ROUND_STAGES = ["first of a round", "second of a round"]
-# So many steps of the first two stages are counted before the mean stands for others; more, up to the most, if they
-# differ, until half of the mean's interval is so small. Never more are counted than the mean stands for.
-STEADY_STEPS, MOST_STEPS, _ENOUGH = 5, 20, 0.005
-# From this share of a run's records on; of a stratum with less of them fewer.
-_LARGE_SHARE = 0.1
+# So many steps of the first two stages are counted before the mean stands for others, from this share of all seconds
+# on; of a stratum with less of them fewer, but the least; more, up to the most, if they differ, until half of the
+# mean's interval is so small. Never more are counted than the mean stands for.
+STEADY_STEPS, LEAST_STEPS, MOST_STEPS, _LARGE_SHARE, _ENOUGH = 5, 2, 20, 0.1, 0.005
 # In a synchronous run a drive's step is counted every so many steps, the drives taking turns.
-CHECK_STEPS = 5
+CHECK_STEPS = 4
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all (`csd-emu bench repeatability`),
 # and of what a first step takes longer than steady ones (measured on four machines).
 REPEATABILITY, START_SPREAD = 0.001, 0.3
@@ -53,7 +52,7 @@ class Stratum(NamedTuple):
         micro_batch: at most so many of them are computed at a time.
         weight: cgroup weight of the task that competes.
         stage: of the job.
-        level: how often the drive was seen to take another time than before without a reason that is known.
+        level: how often the drive was seen to take another time for this size without a reason that is known.
     """
 
     records: int
@@ -68,9 +67,14 @@ class Stratum(NamedTuple):
         return self.records, self.micro_batch
 
     @property
+    def is_steady(self) -> bool:
+        """Whether such steps are the many, whose mean counts."""
+        return self.stage in (STEADY, FIRST_ROUND)
+
+    @property
     def steady(self) -> Stratum:
-        """The stratum of steady steps of the same kind."""
-        return self._replace(stage=STEADY)
+        """The stratum of steady steps of the same kind, and of the first round if this is of it."""
+        return self._replace(stage=FIRST_ROUND if self.stage in FIRST_STAGES else STEADY)
 
 
 @dataclass
@@ -114,11 +118,19 @@ class StratumSamples:
 
 @dataclass
 class _Device:
-    """What is known of a drive: its steps of each size, its rounds, and its level."""
+    """What is known of a drive.
+
+    Attributes:
+        steps: its steps of each size.
+        rounds: how many it began.
+        levels: of each size.
+        doubted: size -> a step that did not fit, until another one of the size was counted.
+    """
 
     steps: Counter[Size] = field(default_factory=Counter)
     rounds: int = 0
-    level: int = 0
+    levels: Counter[Size] = field(default_factory=Counter)
+    doubted: dict[Size, PhaseSeconds] = field(default_factory=dict)
 
 
 @dataclass
@@ -127,12 +139,14 @@ class _Totals:
 
     Attributes:
         taken: stratum -> steps that its mean stands for.
+        shares: stratum -> sum, over these steps, of one over how many were counted by then.
         own_seconds: of steps of its own that were counted.
         own_steps: how many.
         failed: whether a stratum had no counted step.
     """
 
     taken: Counter[Stratum] = field(default_factory=Counter)
+    shares: defaultdict[Stratum, float] = field(default_factory=lambda: defaultdict(float))
     own_seconds: float = 0.0
     own_steps: int = 0
     failed: bool = False
@@ -152,19 +166,26 @@ class SampledSteps:
         self._devices: defaultdict[str, _Device] = defaultdict(_Device)
         # Steps that were begun.
         self._begun: Counter[Stratum] = Counter()
-        self._begun_records = 0
+        # Devices to look at, and those that another one's change has warned of.
         self._suspects: set[str] = set()
+        self._warned: set[str] = set()
         self._checks = 0
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
         self._counted_steps = 0
 
-    @property
-    def deviation(self) -> float:
-        """Relative standard deviation of steady steps in their strata, pooled over all that have several."""
-        steady = [s for stratum, s in self.strata.items() if stratum.stage == STEADY and s.mean.total]
-        freedom = sum(samples.count - 1 for samples in steady)
-        squares = (samples.squares / samples.mean.total**2 for samples in steady)
-        return math.sqrt(math.fsum(squares) / freedom) if freedom else 0.0
+    def deviation(self, stratum: Stratum) -> float:
+        """Return the relative standard deviation of steps of a stratum, or the pooled one of its kind if that is more.
+
+        Of a kind are the steady steps beside which no task competes, and those beside which one does.
+        """
+        kind = [
+            samples
+            for other, samples in self.strata.items()
+            if other.is_steady and samples.mean.total and bool(other.weight) == bool(stratum.weight)
+        ]
+        freedom = sum(samples.count - 1 for samples in kind)
+        squares = math.fsum(samples.squares / samples.mean.total**2 for samples in kind)
+        return max(self.strata[stratum].deviation, math.sqrt(squares / freedom) if freedom else 0.0)
 
     def begin_step(self, device: str, records: int, micro_batch: int, weight: int) -> Stratum:
         """Return the stratum of the synchronous step that a device begins."""
@@ -174,35 +195,36 @@ class SampledSteps:
         """Return the strata of a round of a device, its steps being of these `sizes`; copying out comes last."""
         state = self._devices[device]
         state.rounds += 1
-        stages = (ROUND_STAGES if state.rounds > 1 else FIRST_ROUND_STAGES) + [STEADY] * len(sizes)
+        usual, begin = (STEADY, ROUND_STAGES) if state.rounds > 1 else (FIRST_ROUND, FIRST_STAGES)
+        stages = [*begin, *[usual] * len(sizes)]
         steps = [self._begin(device, (size, size), weight, stage) for size, stage in zip(sizes, stages, strict=False)]
-        return [*steps, Stratum(0, 0, weight, ENCODE, state.level)]
+        return [*steps, Stratum(0, 0, weight, ENCODE, state.levels[0, 0])]
 
     def _begin(self, device: str, size: Size, weight: int, stage: str = STEADY) -> Stratum:
         state = self._devices[device]
         state.steps[size] += 1
         number = state.steps[size]
-        stratum = Stratum(*size, weight, STAGES.get(number, stage), state.level)
+        stratum = Stratum(*size, weight, STAGES.get(number, stage), state.levels[size])
         if number in STAGES and not self.strata[stratum].count and all(m[size] >= number for m in self._machines):
-            stratum = stratum._replace(stage=stage)  # no machine can take such a step any more
+            stratum, number = stratum._replace(stage=stage), 0  # no machine can take such a step any more
         # Of a size whose first steps were seen, what begins a round is a steady step and a difference.
-        self._begun[stratum if stratum.stage in STAGES.values() else stratum.steady] += 1
-        self._begun_records += stratum.records
+        self._begun[stratum if number in STAGES else stratum.steady] += 1
         return stratum
 
     def lacks(self, stratum: Stratum) -> int:
         """Return how many steps of a stratum shall be counted before its mean stands for those that were begun.
 
-        As many as its share of all records asks for, at most all.
+        As many as its share of all seconds asks for, at most all.
         """
         samples, begun = self.strata[stratum], self._begun[stratum]
         if stratum.stage in STAGES.values():
             return int(begun > samples.count == 0)
-        if stratum.stage != STEADY or not begun:
+        if not stratum.is_steady or not begun:
             return 0
-        share = begun * stratum.records / self._begun_records
+        whole = math.fsum(n * self.strata[other].mean.total for other, n in self._begun.items())
+        share = begun * samples.mean.total / whole if whole else 0.0
         differing = min(MOST_STEPS, math.ceil((2 * samples.deviation / _ENOUGH) ** 2))
-        wanted = max(math.ceil(min(1.0, share / _LARGE_SHARE) * STEADY_STEPS), differing)
+        wanted = max(LEAST_STEPS, math.ceil(min(1.0, share / _LARGE_SHARE) * STEADY_STEPS), differing)
         return max(0, min(wanted, begun) - samples.count)
 
     def used(self, machine: int) -> Counter[Size]:
@@ -246,21 +268,38 @@ class SampledSteps:
             self._machines[machine][stratum.size] += 1
             usual = STEADY if stratum.stage in STAGES.values() else stratum.stage
             stratum = stratum._replace(stage=STAGES.get(self._machines[machine][stratum.size], usual))
-        if not self.strata[stratum].holds(seconds, self.deviation):
-            self._devices[device].level += 1
-            stratum = stratum._replace(level=self._devices[device].level)
+        state, size = self._devices[device], stratum.size
+        stratum = stratum._replace(level=state.levels[size])
+        samples = self.strata[stratum]
+        if not samples.holds(seconds, self.deviation(stratum)):
+            if size not in state.doubted and device not in self._warned:  # the next one says if it was an interrupt
+                state.doubted[size] = seconds
+                self._suspects.add(device)
+                return stratum
+            state.levels[size] += 1
+            stratum = stratum._replace(level=state.levels[size])
             self._suspects = set(self._devices) - {device}
-        self.strata[stratum].add(seconds)
+            self._warned |= self._suspects
+        self._warned.discard(device)
+        for each in (state.doubted.pop(size, None), seconds):
+            if each is not None:
+                self.strata[stratum].add(each)
         return stratum
+
+    def next_suspect(self, devices: Collection[str]) -> str | None:
+        """Return one of the devices that are to be looked at, once; None if there is none."""
+        found = next((device for device in devices if device in self._suspects), None)
+        self._suspects.discard(found or "")
+        return found
 
     def irregular(self, stratum: Stratum) -> bool:
         """Return whether steady steps of one kind differ, by more than interrupts account for."""
         samples = self.strata[stratum]
-        return stratum.stage == STEADY and samples.count >= STEADY_STEPS and samples.deviation > _IRREGULAR
+        return stratum.is_steady and samples.count >= STEADY_STEPS and samples.deviation > _IRREGULAR
 
-    def level(self, device: str) -> int:
-        """Return how often a device was seen to take another time than before."""
-        return self._devices[device].level
+    def level(self, device: str, size: Size) -> int:
+        """Return how often a device was seen to take another time for a size than before."""
+        return self._devices[device].levels[size]
 
     def take(self, device: str, strata: Sequence[Stratum], counted: PhaseSeconds | None = None) -> PhaseSeconds | None:
         """Return the seconds of what a device did: `counted` ones, or the means of its steps' strata.
@@ -273,6 +312,8 @@ class SampledSteps:
             totals.own_steps += 1
             return counted
         totals.taken.update(strata)
+        for stratum in strata:
+            totals.shares[stratum] += 1 / max(1, self.strata[stratum].count)
         means = [self.mean(stratum) for stratum in strata]
         known = [_values(mean) for mean in means if mean is not None]
         totals.failed = totals.failed or len(known) < len(means)
@@ -287,6 +328,8 @@ class SampledSteps:
         samples, steady = self.strata[stratum], self.strata[stratum.steady]
         if samples.count or stratum.stage == ENCODE:
             return samples.mean if samples.count else None
+        if not steady.count:
+            steady = self.strata[stratum._replace(stage=FIRST_ROUND)]
         if not steady.count:
             return None
         others = [
@@ -331,15 +374,14 @@ class SampledSteps:
     def _half_width(self, totals: _Totals) -> float:
         """Return the half width, seconds, of the 95 % interval of a device's seconds.
 
-        Of n steps with a stratum's mean of k counted ones and standard deviation s the variance is (n / k + 1) n s^2.
+        Of n steps with a stratum's mean of k counted ones and standard deviation s the variance is (n / k + 1) n s^2;
+        for n / k stands the sum over the steps, for each of which k was that of its time.
         """
-        pooled = self.deviation
         freedom = sum(max(0, samples.count - 1) for samples in self.strata.values()) or 1
         variance = (START_SPREAD * self._start_seconds(totals.taken) / float(stdtrit(freedom, 0.975))) ** 2
         for stratum, n in totals.taken.items():
-            samples = self.strata[stratum]
-            deviation = max(pooled, samples.deviation) * self._mean_seconds(stratum)
-            variance += (n / max(1, samples.count) + 1) * n * deviation**2
+            deviation = self.deviation(stratum) * self._mean_seconds(stratum)
+            variance += (totals.shares[stratum] + 1) * n * deviation**2
         return float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
 
     def _start_seconds(self, taken: Mapping[Stratum, int]) -> float:
@@ -347,7 +389,7 @@ class SampledSteps:
         return math.fsum(
             n * (self._mean_seconds(stratum) - self.strata[stratum.steady].mean.total)
             for stratum, n in taken.items()
-            if stratum.stage not in (STEADY, ENCODE) and self.strata[stratum.steady].count
+            if not stratum.is_steady and stratum.records and self.strata[stratum.steady].count
         )
 
 

@@ -20,7 +20,7 @@ from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.wire import encode, pack
 from host.core.failures import Failures
 from host.core.records import EventKind, OnEvent
-from host.core.sampled_steps import STAGES, STEADY, SampledSteps, Size, Stratum, round_sizes
+from host.core.sampled_steps import STAGES, SampledSteps, Size, Stratum, round_sizes
 from host.core.sampling_record import SamplingRecord
 from host.fleet.device_session import DeviceSession
 from host.training.accounting import DeviceReport
@@ -146,7 +146,7 @@ class StepCounter:
             )
 
     def _taken(self, device: str, strata: Sequence[Stratum], counted: PhaseSeconds | None = None) -> PhaseSeconds:
-        strata = [stratum._replace(level=self.steps.level(device)) for stratum in strata]
+        strata = [stratum._replace(level=self.steps.level(device, stratum.size)) for stratum in strata]
         return self.steps.take(device, strata, counted) or PhaseSeconds()
 
     def _with_seconds(self, outcome: DeviceOutcome, stratum: Stratum, counted: PhaseSeconds | None) -> DeviceOutcome:
@@ -207,48 +207,51 @@ class StepCounter:
         self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]]
     ) -> None:
         leader = self.steps.next_in_turn(list(begun))
-        groups: dict[tuple[int, int], list[str]] = {}
+        groups: dict[int, list[str]] = {}
         for device, strata in begun.items():
-            groups.setdefault((strata[0].weight, strata[0].level), []).append(device)
-        for (weight, _), devices in groups.items():
+            groups.setdefault(strata[0].weight, []).append(device)
+        for devices in groups.values():
             first = leader if leader in devices else devices[0]
-            lacking = any(
-                self.steps.lacks(stratum) or self.steps.lacks(stratum.steady)
-                for device in devices
-                for stratum in begun[device]
-            )
-            if lacking or leader in devices:
-                parts = self._choose_parts(first, devices, begun, leader in devices)
-                await self._count_parts(number, weights, weight, parts, begun[first][-1])
+            if parts := self._choose_parts(first, devices, begun, leader in devices):
+                await self._count_parts(number, weights, parts, begun[first][-1])
+        for _ in range(2 * len(begun)):
+            if (suspect := self.steps.next_suspect(begun)) is None:
+                break
+            parts = self._choose_parts(suspect, [suspect], begun, check=True)
+            await self._count_parts(number, weights, parts, begun[suspect][-1])
 
     def _choose_parts(
         self, first: str, devices: Sequence[str], begun: Mapping[str, Sequence[Stratum]], check: bool
     ) -> list[RoundPart]:
-        """Return the steps to count: the beginning of the `first` device's round, and what strata lack, or one more."""
-        begin = itertools.takewhile(lambda stratum: stratum.stage != STEADY, begun[first][:-1])
+        """Return the steps to count: what strata lack, or one, behind the beginning of the `first` device's round.
+
+        Without a `check` none if nothing is lacking.
+        """
+        begin = itertools.takewhile(lambda stratum: not stratum.is_steady, begun[first][:-1])
         parts = [RoundPart(first, stratum, place) for place, stratum in enumerate(begin)]
-        steps = [RoundPart(d, stratum, place) for d in devices for place, stratum in enumerate(begun[d][:-1])]
         of_size: dict[Size, list[RoundPart]] = {}
-        for part in steps:
-            of_size.setdefault(part.stratum.size, []).append(part)
-        for size, found in of_size.items():
+        for device in devices:
+            for place, stratum in enumerate(begun[device][:-1]):
+                of_size.setdefault(stratum.size, []).append(RoundPart(device, stratum, place))
+        found = 0
+        for size, steps in of_size.items():
             began = [part.stratum for part in parts if part.stratum.size == size]
-            strata = {stratum for part in found for stratum in (part.stratum, part.stratum.steady)}
-            lacking = {stratum: self.steps.lacks(stratum) for stratum in strata}
-            steady = sum(number for stratum, number in lacking.items() if stratum.stage == STEADY)
-            unused = max(0, len(STAGES) - self.steps.used(0)[size] - len(began))
-            wanted = steady + unused if steady else sum(n for s, n in lacking.items() if s not in began)
-            wanted = max(wanted, check and size == begun[first][0].size)
-            later = [part for part in found if part.stratum.stage == STEADY] or found
-            extra = (later[number % len(later)] for number in range(wanted))
-            parts += [part._replace(stratum=part.stratum.steady) for part in extra]
-        return parts
+            strata = dict.fromkeys(each for part in steps for each in (part.stratum, part.stratum.steady))
+            lacking = [each for each in strata for _ in range(self.steps.lacks(each)) if each not in began]
+            found += len(lacking)
+            if any(each.is_steady for each in lacking):  # what a machine counts of a size at first is of other stages
+                lacking += [lacking[-1]] * max(0, len(STAGES) - self.steps.used(0)[size] - len(began))
+            if check and not lacking and size == begun[first][0].size:
+                lacking = [steps[0].stratum.steady]
+            for number, stratum in enumerate(lacking):
+                alike = [part for part in steps if part.stratum.level == stratum.level]
+                parts.append(alike[number % len(alike)]._replace(stratum=stratum))
+        return parts if check or found else []
 
     async def _count_parts(
         self,
         number: int,
         weights: Mapping[str, Array],
-        weight: int,
         parts: Sequence[RoundPart],
         encode_stratum: Stratum,
     ) -> None:
@@ -259,7 +262,7 @@ class StepCounter:
             deadline = Deadline(_WATCHDOG_SECONDS)
             if self._is_new(0, session):
                 await prepare_device(session, self._frame, deadline)
-            await machine.disturb(session, weight, deadline)
+            await machine.disturb(session, encode_stratum.weight, deadline)
             frames = (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights), task)
             for message in pack(map(encode, frames)):
                 await session.send_encoded(message, deadline)
