@@ -221,11 +221,18 @@ class SampledSteps:
             return int(begun > samples.count == 0)
         if not stratum.is_steady or not begun:
             return 0
-        whole = math.fsum(n * self.strata[other].mean.total for other, n in self._begun.items())
-        share = begun * samples.mean.total / whole if whole else 0.0
+        share = begun * self._guess_seconds(stratum) / sum(n * self._guess_seconds(s) for s, n in self._begun.items())
         differing = min(MOST_STEPS, math.ceil((2 * samples.deviation / _ENOUGH) ** 2))
         wanted = max(LEAST_STEPS, math.ceil(min(1.0, share / _LARGE_SHARE) * STEADY_STEPS), differing)
         return max(0, min(wanted, begun) - samples.count)
+
+    def _guess_seconds(self, stratum: Stratum) -> float:
+        """Return the mean seconds of a stratum; of one without steps, in proportion to its records."""
+        if (own := self.strata[stratum]).count:
+            return own.mean.total
+        known = [(samples.mean.total, other.records) for other, samples in self.strata.items() if samples.count]
+        records = sum(each for _, each in known)
+        return stratum.records * (sum(seconds for seconds, _ in known) / records if records else 1.0)
 
     def used(self, machine: int) -> Counter[Size]:
         """Return how many steps of each size a machine has taken."""
