@@ -87,12 +87,7 @@ class SamplerMachine:
                     return await work(session)
                 except (DeviceLost, ProtocolError) as error:
                     session.close(str(error))
-                    last = start + 1 == _STARTS
-                    then = "it was lost every time" if last else "nothing of it counts, another is started"
-                    self._on_event(
-                        HOST, EventKind.NOTE, f"the virtual machine that counts steps is lost: {error}; {then}"
-                    )
-                    if last:
+                    if start + 1 == _STARTS:
                         raise
             raise AssertionError("unreachable")
 
@@ -108,6 +103,9 @@ class SamplerMachine:
             self._weight = weight
 
     async def _ready(self) -> DeviceSession:
+        if self._session is not None and self._session.closed:
+            told = "the virtual machine that counts steps was lost: what it was at does not count, another is started"
+            self._on_event(HOST, EventKind.NOTE, told)
         if self._session is None or self._session.closed:
             await self._box.aclose()
             self._box, self._weight = contextlib.AsyncExitStack(), 0
