@@ -229,14 +229,14 @@ def make_counter(
     """Return what counts steps of a run on the clock ``sampled``; None on any other."""
     if not machines:
         return None
-    array, sync = request.array, request.sync is not None
+    array, sync, sampled = request.array, request.sync is not None, request.config.sampled
     nodes = array.config.list_nodes() if array.among is None else array.among
     dealt = deal_out(request.dataset, array.data, nodes, array.seed)
     places = machines[0].place_records(request.dataset)
     own = {
         node.name: places[np.concatenate([private, dealt.public])]
         for node, private in zip(nodes, dealt.private, strict=True)
-        if node.name in request.config.sampled
+        if node.name in sampled
     }
     frame = _step_frame(request) if sync else _round_frame(request)
     return StepCounter(frame, request.job.epochs, machines, own, accountant.time.competitor, on_event)

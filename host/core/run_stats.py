@@ -134,7 +134,7 @@ class RunStats:
             self.node_joules[node] = sum_energy([self.node_joules.get(node, {}), joules])
         for step in record.steps:
             if step.servers is not None:
-                self.servers |= dict.fromkeys(step.servers.present)
+                self.servers.update(dict.fromkeys(step.servers.present))
                 self.servers_samples += step.samples
         self.last = record
 

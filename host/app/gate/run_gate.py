@@ -156,7 +156,7 @@ def run_gate(
 
 def _read_before(request: RunRequest, gate: Gate) -> GateBaseline | None:
     """Return the baseline to compare with or, if one is to be replaced, the one whose bands are kept."""
-    wall = request.config.engine == "native" and not request.models and not request.config.sampled
+    wall = request.config.engine == "native" and request.wall
     if not gate.write:
         baseline = read_baseline(gate.baseline)
         check_comparable(gate.baseline, baseline, request.portable_job, request.config)
