@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from csd_emu.config.engine_names import EngineName
+from csd_emu.config.engine_names import Clock, EngineName
 from csd_emu.config.hypervisors import SESSION_URI, HypervisorEntry, HypervisorSection, Spread, name_hypervisors
 from csd_emu.profiles import PROFILES, get_profile
 from csd_emu.profiles.calibration import CoreModel
@@ -20,7 +20,6 @@ MAX_DEVICES = 1024
 QEMU: Final = "qemu"
 NATIVE: Final = "native"
 REMOTE: Final = "remote"
-Clock = Literal["auto", "modelled", "wall", "sampled"]
 SAMPLED: Final = "sampled"
 # Of a real drive before the inventory has been looked into.
 UNKNOWN_PROFILE = "newport"
@@ -177,7 +176,7 @@ class ArrayConfig(Config):
         clock: of native drives: ``modelled`` from a calibration table, ``wall``, or ``auto``: modelled if there is a
             table for the job's model, else wall. Virtual machines always count, real drives always have the wall's.
             ``sampled``: all drives but real ones are native, and some of their steps are counted on virtual machines.
-        samplers: how many virtual machines count steps (sampled).
+        samplers: how many virtual machines count steps (sampled); each has `memory`.
         core_model: what a reference core's nanosecond stands for: ``instructions``, one each, or ``cycles`` of a
             Cortex-A53 as its model counted them in calibration.
         host: what the host is and where it listens.
@@ -201,9 +200,15 @@ class ArrayConfig(Config):
     @model_validator(mode="after")
     def _clock_fits(self) -> Self:
         if self.clock != "auto" and NATIVE not in self.engines:
+            whose = "drives that are no real ones" if self.clock == SAMPLED else "native drives"
             raise ValueError(
-                f"clock: {self.clock} is for native drives; a qemu drive's clock is counted, a real one's is the "
+                f"clock: {self.clock} is for {whose}; a qemu drive's clock is counted or sampled, a real one's is the "
                 "wall's: leave it out"
+            )
+        if self.samplers > 1 and self.clock != SAMPLED:
+            raise ValueError(
+                f"samplers: {self.samplers}: virtual machines count steps with clock: {SAMPLED} alone, and this "
+                f"array's is {self.clock}: leave samplers out, or add clock: {SAMPLED}"
             )
         return self
 

@@ -1,8 +1,8 @@
-"""The registry of engines, and the key `engine` of the array file that names one."""
+"""What drives run on and whose their seconds are: the registry of engines, and keys of the array file."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 from csd_emu.util.config_files import RegisteredName
 from csd_emu.util.registry import Registry
@@ -19,3 +19,19 @@ ENGINE = Registry(
 
 
 EngineName = Annotated[str, RegisteredName(ENGINE)]
+Clock = Literal["auto", "modelled", "wall", "sampled"]
+
+
+class ArrayChanges(NamedTuple):
+    """What the command line has in place of an array file's keys; None leaves the file's.
+
+    Attributes:
+        engine: of all groups.
+        clock: of native and virtual drives.
+    """
+
+    engine: str | None = None
+    clock: Clock | None = None
+
+
+AS_IN_FILE = ArrayChanges()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from csd_emu.config.array_file import QEMU, REMOTE, ArrayConfig
-from csd_emu.config.engine_names import ENGINE
+from csd_emu.config.engine_names import AS_IN_FILE, ENGINE, ArrayChanges
 from csd_emu.engines import Engine, make_engine
 from csd_emu.engines.qemu.vm_scheduling import VmScheduleReport
 from csd_emu.util.config_files import parse_config
@@ -66,7 +66,7 @@ class SweepReport(msgspec.Struct, frozen=True):
     busy: list[str]
 
 
-def read_up(array_path: Path, job_path: Path | None, engine: str | None = None) -> ArrayRequest:
+def read_up(array_path: Path, job_path: Path | None, changes: ArrayChanges = AS_IN_FILE) -> ArrayRequest:
     """Read an array and the data that it shall hold: a job's, else the quickstart's.
 
     Raises:
@@ -75,8 +75,8 @@ def read_up(array_path: Path, job_path: Path | None, engine: str | None = None) 
     if job_path is not None:
         from host.app.prepare import prepare_run  # torch: an array alone has no need of it
 
-        return prepare_run(resolve_run(job_path, array_path, engine)).array
-    return ArrayRequest(read_array(array_path, engine), DEFAULT_DATA, 0)
+        return prepare_run(resolve_run(job_path, array_path, changes)).array
+    return ArrayRequest(read_array(array_path, changes), DEFAULT_DATA, 0)
 
 
 def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArrayStatus:

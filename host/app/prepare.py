@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from csd_emu.config.array_file import NATIVE, QEMU, SAMPLED, ArrayConfig
+from csd_emu.config.array_file import SAMPLED, ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.paths import Paths
@@ -145,9 +145,9 @@ class RunRequest(JobInputs):
 def _clock_notes(config: ArrayConfig, models: Mapping[str, StepModel]) -> list[str]:
     """Return what must be known of an array whose drives have different clocks."""
     clocks: dict[str, list[str]] = {}
+    counted = SAMPLED if config.clock == SAMPLED else COUNTED
     for node in config.list_nodes():
-        counted = COUNTED if node.engine == QEMU else SAMPLED if node.name in config.sampled else None
-        clock = counted or (MODELLED if node.name in models else WALL)
+        clock = MODELLED if node.name in models else counted if node.engine == config.counted_engine else WALL
         clocks.setdefault(clock, []).append(node.name)
     if len(clocks) < 2:
         return []
@@ -215,16 +215,9 @@ def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
         )
 
 
-def _is_wall(inputs: JobInputs) -> bool:
-    """Return whether drives' seconds are this machine's own, of which there are no tables."""
-    config = inputs.config
-    wall = NATIVE in config.engines and config.clock != SAMPLED
-    return wall and not any(device.name in inputs.models for device in config.list_devices())
-
-
 def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationStore) -> RunRequest:
     config, job = inputs.config, inputs.job
-    expected = {} if _is_wall(inputs) else table_models(config, inputs.spec, inputs.shape, store)
+    expected = {} if inputs.wall else table_models(config, inputs.spec, inputs.shape, store)
     strategy = make_strategy(job.strategy, job.momentum, _parameters(inputs.evaluator), plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
     return _request_of(inputs, expected=expected, plugins=plugins, proximal=strategy.proximal)
@@ -241,7 +234,7 @@ def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, 
     communication = choose_communication(config, job, inputs.models, evaluator)
 
     def plan_with(front: Front) -> SyncPlan:
-        tables = None if _is_wall(inputs) else store
+        tables = None if inputs.wall else store
         plan = replace(make_plan(config, job, spec, shape, tables, records, front), plugin=plugins.tuner)
         plan.make_tuner()  # the same
         return plan

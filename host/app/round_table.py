@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from csd_emu.config.array_file import SAMPLED
 from host.core.console import console, print_line
 from host.core.figure_bands import format_band
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord
@@ -106,7 +107,7 @@ def _columns(clock: str, mode: str) -> list[_Column]:
     ]
     seconds = f"array s ({clock})"
     last = [
-        _Column(f"array s\n({clock})", seconds, max(25, len(seconds)), _array_seconds),
+        _Column(f"array s\n({clock})", seconds, max(31 if SAMPLED in clock else 25, len(seconds)), _array_seconds),
         _Column("joules\n(modelled)", "joules", 21, _joules),
         _Column("wall s", "wall s", 7, lambda record: f"{record.wall_seconds:.1f}"),
     ]
@@ -117,7 +118,12 @@ def _federated_columns(clock: str) -> list[_Column]:
     rate = f"records/device s ({clock})"
     return [
         _Column("drives", "drives", 6, lambda record: str(len(record.devices))),
-        _Column(f"records / device s\n({clock})", rate, 26, lambda record: f"{record.records_per_device_second:.1f}"),
+        _Column(
+            f"records / device s\n({clock})",
+            rate,
+            max(26, len(rate)),
+            lambda record: f"{record.records_per_device_second:.1f}",
+        ),
     ]
 
 
@@ -133,7 +139,9 @@ def _sync_columns(clock: str) -> list[_Column]:
 
 
 def _array_seconds(record: RoundRecord) -> str:
-    return format_band(f"{record.array_seconds:.3f}", record.bands.get("array_seconds"))
+    seconds = f"{record.array_seconds:.3f}"
+    marked = seconds if record.sampling is None else record.sampling.mark(seconds)
+    return format_band(marked, record.bands.get("array_seconds"))
 
 
 def _joules(record: RoundRecord) -> str:

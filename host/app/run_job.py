@@ -247,13 +247,12 @@ class _Run:
             run = TrainingRun(
                 request, fleet, self._engine, self._recorder, self._failures, directory, options.plan_only
             )
-            run.machines = self._machines
             start = RunStart(run.clock, str(directory.path), run.list_devices, boot_seconds)
             self._recorder.begin(start, run.accountant)
             async with contextlib.AsyncExitStack() as box:
                 for machine in self._machines:
                     await box.enter_async_context(machine)
-                await run.train(self.member, options.control, past, options.quiet)
+                await run.train(self.member, self._machines, options.control, past, options.quiet)
             return await self._finish(run, directory)
 
     def _write_configuration(self, fleet: Fleet, directory: RunDirectory) -> None:

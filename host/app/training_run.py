@@ -65,7 +65,6 @@ class TrainingRun:
 
     Attributes:
         accountant: composes its time and energy.
-        machines: that count steps, on the clock ``sampled``.
         clock: of its seconds.
         training: None before `train` has made it.
     """
@@ -97,7 +96,6 @@ class TrainingRun:
         time = self.accountant.time
         self._bands = make_round_bands(request.config, time)
         self.clock = "+".join(sorted({time.clock(name, s.hello.clock) for name, s in fleet.sessions().items()}))
-        self.machines: Sequence[SamplerMachine] = ()
         self._counter: StepCounter | None = None
         self._planned: PlannedRun | None = None
         if request.planning is not None:
@@ -114,12 +112,18 @@ class TrainingRun:
         return describe_devices(config, self.accountant.time, hellos, hypervisors)
 
     async def train(
-        self, member: ServerMembership | None, control: Path, state: TrainingState | None, quiet: bool
+        self,
+        member: ServerMembership | None,
+        machines: Sequence[SamplerMachine],
+        control: Path,
+        state: TrainingState | None,
+        quiet: bool,
     ) -> None:
         """Train to the end; where the user's code fails, a run that has begun ends, too, and notes why.
 
         Args:
             member: of servers that train together.
+            machines: that count steps, on the clock ``sampled``.
             control: the socket of `csd-emu inject`.
             state: to go on from.
             quiet: print nothing.
@@ -139,7 +143,7 @@ class TrainingRun:
                 ControlServer(control, faults.handle),
                 faults,
             ):
-                self.training = self._make_training(faults, together)
+                self.training = self._make_training(faults, together, machines)
                 if state is not None:
                     self.training.restore(state)
                 try:
@@ -185,9 +189,11 @@ class TrainingRun:
                     record = structs.replace(record, sampling=self._counter.record())
                 await recorder.add_round(record, training, last=self._over())
 
-    def _make_training(self, faults: RunFaults, together: PeerServers | None) -> Training:
+    def _make_training(
+        self, faults: RunFaults, together: PeerServers | None, machines: Sequence[SamplerMachine]
+    ) -> Training:
         request, on_event, accountant = self._request, self._recorder.add_event, self.accountant
-        self._counter = make_counter(request, self.machines, accountant, on_event)
+        self._counter = make_counter(request, machines, accountant, on_event)
         if request.sync is not None:
             tuner = None if self._planned is None else self._planned.tuner
             training = make_sync_training(
@@ -223,14 +229,14 @@ def make_counter(
     """Return what counts steps of a run on the clock ``sampled``; None on any other."""
     if not machines:
         return None
-    array, sync = request.array, request.sync is not None
+    array, sync, sampled = request.array, request.sync is not None, request.config.sampled
     nodes = array.config.list_nodes() if array.among is None else array.among
     dealt = deal_out(request.dataset, array.data, nodes, array.seed)
     places = machines[0].place_records(request.dataset)
     own = {
         node.name: places[np.concatenate([private, dealt.public])]
         for node, private in zip(nodes, dealt.private, strict=True)
-        if node.name in request.config.sampled
+        if node.name in sampled
     }
     frame = _step_frame(request) if sync else _round_frame(request)
     return StepCounter(frame, request.job.epochs, machines, own, accountant.time.competitor, on_event)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from csd_emu.config.array_file import QEMU
+from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.imports import check_source
@@ -31,7 +32,7 @@ class ValidationReport(msgspec.Struct, frozen=True):
 
 
 def validate_files(
-    array_path: Path, job_path: Path | None, engine: str | None, dry_run: bool, paths: Paths, build: bool = False
+    array_path: Path, job_path: Path | None, changes: ArrayChanges, dry_run: bool, paths: Paths, build: bool = False
 ) -> ValidationReport:
     """Check the files; with `dry_run`, also say what libvirt would be given.
 
@@ -41,8 +42,8 @@ def validate_files(
     Raises:
         ConfigurationError: a file breaks a rule.
     """
-    config = read_array(array_path, engine)
-    job, built = _read_job(job_path, array_path, engine, build) if job_path is not None else (None, False)
+    config = read_array(array_path, changes)
+    job, built = _read_job(job_path, array_path, changes, build) if job_path is not None else (None, False)
     domains: dict[str, str] = {}
     if dry_run and QEMU in config.engines:
         from csd_emu.engines.qemu.qemu_engine import describe_domains
@@ -57,14 +58,14 @@ def validate_files(
     )
 
 
-def _read_job(job_path: Path, array_path: Path, engine: str | None, build: bool) -> tuple[JobConfig, bool]:
+def _read_job(job_path: Path, array_path: Path, changes: ArrayChanges, build: bool) -> tuple[JobConfig, bool]:
     """Return the job, and whether its model was built."""
     job = read_job(job_path)
     own = ":" in job.model or isinstance(job.strategy, UserSection) or isinstance(job.tuner, UserSection)
     if build or not own:
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it
 
-        return prepare_run(resolve_run(job_path, array_path, engine)).job, True
+        return prepare_run(resolve_run(job_path, array_path, changes)).job, True
     spec = find_model(job, str(job_path), job_path.parent)
     where, _, function = job.model.partition(":")
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from csd_emu.config.engine_names import ENGINE
+from csd_emu.config.engine_names import ENGINE, Clock
 from csd_emu.util.paths import Paths
 from csd_emu.util.registry import Registry
 from host.config.plugins.kinds import SPLIT_POLICY, TRANSFER_TUNER, TUNER
@@ -31,6 +31,7 @@ JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train
 ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]
 ArrayOption = Annotated[Path, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")]
 EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in place of the array file's")]
+ClockOption = Annotated[Clock | None, typer.Option("--clock", help="in place of the array file's")]
 TunerOption = Annotated[TunerName | None, typer.Option("--tuner", help="in place of the job file's")]
 CommunicationOption = Annotated[
     ScheduleName | None, typer.Option("--comm", help="the schedule, in place of the job file's communication")

@@ -10,6 +10,7 @@ import matplotlib as mpl
 import msgspec
 from matplotlib.figure import Figure
 
+from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.util.config_files import load_config
 from csd_emu.util.paths import Paths
@@ -45,7 +46,7 @@ def read_planned(
     job: Path,
     array: Path | None,
     servers: Path | None,
-    engine: str | None,
+    changes: ArrayChanges,
     tuner: str | None,
     keys: Mapping[str, Any],
     what: str,
@@ -59,7 +60,7 @@ def read_planned(
         raise ConfigurationError(f"say what to plan: {what}")
     # All servers plan alike: any of them will do.
     first = None if servers is None else (servers, load_config(servers, ServersConfig).names[0])
-    return prepare_run(resolve_run(job, array, engine, JobChanges(tuner, planner=keys), first))
+    return prepare_run(resolve_run(job, array, changes, JobChanges(tuner, planner=keys), first))
 
 
 def plan_from_tables(request: RunRequest) -> PlanReport:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.config.engine_names import AS_IN_FILE, ArrayChanges
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import ConfigurationError, PluginError
@@ -163,19 +164,19 @@ UNCHANGED = JobChanges()
 def resolve_run(
     job_path: Path,
     array_path: Path | None,
-    engine: str | None = None,
+    array_changes: ArrayChanges = AS_IN_FILE,
     changes: JobChanges = UNCHANGED,
     servers: tuple[Path, str] | Path | None = None,
 ) -> ResolvedRun:
     """Read a job and its array or servers; no data are loaded, and no model is built.
 
-    `engine` replaces the array file's, if given, and `changes` keys of the job's. In place of an array `servers` may
+    `array_changes` replace keys of the array file, and `changes` keys of the job's. In place of an array `servers` may
     be given: the servers file, and which of them this is, or what a run over several servers has written of them.
 
     Raises:
         ConfigurationError: a file breaks a rule, or the job cannot be trained over several servers.
     """
-    server_group, config = _read_drives(array_path, servers, engine)
+    server_group, config = _read_drives(array_path, servers, array_changes)
     job, spec = load_job(job_path)
     job = changes.apply(job)
     plugins = load_plugins(job, job_path)
@@ -183,14 +184,14 @@ def resolve_run(
 
 
 def _read_drives(
-    array_path: Path | None, servers: tuple[Path, str] | Path | None, engine: str | None
+    array_path: Path | None, servers: tuple[Path, str] | Path | None, changes: ArrayChanges
 ) -> tuple[ServerGroup | None, ArrayConfig]:
     """Return the servers, if there are several, and the array."""
     if servers is None:
         if array_path is None:
             raise ConfigurationError("neither an array nor servers are given; name one of both")
-        return None, read_array(array_path, engine)
-    server_group = load_server_group(servers) if isinstance(servers, Path) else read_server_group(*servers, engine)
+        return None, read_array(array_path, changes)
+    server_group = load_server_group(servers) if isinstance(servers, Path) else read_server_group(*servers, changes)
     return server_group, server_group.own
 
 

@@ -13,6 +13,7 @@ import msgspec
 from pydantic import Field, model_validator
 
 from csd_emu.config.array_file import MAX_DEVICES, ArrayConfig, Device, DeviceGroup
+from csd_emu.config.engine_names import AS_IN_FILE, ArrayChanges
 from csd_emu.config.servers_file import ServersConfig, read_servers
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.atomic_files import read_file
@@ -111,7 +112,7 @@ def load_server_group(path: Path) -> ServerGroup:
     )
 
 
-def read_server_group(path: Path, server: str, engine: str | None = None) -> ServerGroup:
+def read_server_group(path: Path, server: str, changes: ArrayChanges = AS_IN_FILE) -> ServerGroup:
     """Read a servers file and all its array files, as the server of this name sees them.
 
     A drive is named for its server: ``csd-00`` of server ``a`` is ``a-00``, and ``fast-00`` of a group with a name of
@@ -120,7 +121,7 @@ def read_server_group(path: Path, server: str, engine: str | None = None) -> Ser
     Args:
         path: of the servers file.
         server: this one.
-        engine: replaces the arrays' own, if given.
+        changes: replace keys of the array files.
 
     Raises:
         ConfigurationError: a file breaks a rule, or the arrays do not fit together.
@@ -133,13 +134,13 @@ def read_server_group(path: Path, server: str, engine: str | None = None) -> Ser
     for name in config.names:
         file = config.group_of(name).array
         if file not in read:
-            read[file] = _read_array(path.parent / file, engine)
+            read[file] = _read_array(path.parent / file, changes)
         arrays[name] = _of_server(read[file], name, f"{path}: server {name}")
     return ServerGroup(config, server, arrays[server], _together(config.name, arrays, str(path)), read)
 
 
-def _read_array(path: Path, engine: str | None) -> ArrayConfig:
-    config = read_array(path, engine)
+def _read_array(path: Path, changes: ArrayChanges) -> ArrayConfig:
+    config = read_array(path, changes)
     if config.host.trains:
         raise ConfigurationError(
             f"{path}: host.trains: hosts of several servers do not train yet; take it out, or use one server"

@@ -174,6 +174,8 @@ def _print_work(summary: Summary) -> None:
     )
     if summary.bands:
         console.print(IN_BRACKETS, soft_wrap=True)
+    if (sampling := summary.sampling) is not None:
+        console.print(sampling.text, style="yellow" if sampling.not_counted else None, markup=False, soft_wrap=True)
 
 
 def _figure(summary: Summary, name: str, spec: str) -> str:

@@ -63,11 +63,6 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     metered: Metered | None = None
 
     @property
-    def host_link_bytes(self) -> int:
-        """Bytes that crossed the link between host and drive."""
-        return self.sent_bytes + self.received_bytes
-
-    @property
     def records_per_device_second(self) -> float | None:
         """Records over compute seconds; None if it computed for no time."""
         return self.samples / self.device_seconds.total if self.device_seconds.total > 0 else None

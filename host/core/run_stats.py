@@ -9,6 +9,7 @@ from typing import Self
 from csd_emu.perfmodel.power import sum_energy
 from host.core.figure_bands import Band, add_bands, rate_band
 from host.core.records import DeviceRound, RoundRecord
+from host.core.sampling_record import SamplingRecord, add_sampling
 
 
 @dataclass
@@ -75,6 +76,7 @@ class RunStats:
         servers_samples: records of all servers.
         last: round; None before the first.
         bands, device_bands: see `RoundRecord`; empty if those of a round are not known.
+        sampling: of all rounds on the clock ``sampled``, each weighing what its array seconds do; None without one.
     """
 
     devices: dict[str, DeviceStats] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class RunStats:
     last: RoundRecord | None = None
     bands: dict[str, Band] = field(default_factory=dict)
     device_bands: dict[str, dict[str, Band]] = field(default_factory=dict)
+    sampling: SamplingRecord | None = None
 
     @classmethod
     def of(cls, rounds: Iterable[RoundRecord], devices: Iterable[str] = ()) -> Self:
@@ -109,6 +112,8 @@ class RunStats:
         for node in {**self.device_bands, **record.device_bands}:
             own = add_bands(self.device_bands.pop(node, {}), record.device_bands.get(node, {}))
             self.device_bands.update({node: own} if known else {})
+        before = self.sampling, self.array_seconds
+        self.sampling = add_sampling([before, (record.sampling, record.array_seconds)])
         self.rounds += 1
         self.steps += len(record.steps)
         self.retunes += len(record.retunes)
@@ -129,7 +134,7 @@ class RunStats:
             self.node_joules[node] = sum_energy([self.node_joules.get(node, {}), joules])
         for step in record.steps:
             if step.servers is not None:
-                self.servers |= dict.fromkeys(step.servers.present)
+                self.servers.update(dict.fromkeys(step.servers.present))
                 self.servers_samples += step.samples
         self.last = record
 

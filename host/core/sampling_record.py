@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+_MOST_NAMES = 8
+
 
 class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How far seconds on the clock ``sampled`` rest on steps that virtual machines counted.
@@ -27,16 +29,31 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The same for people."""
-        told = f"{self.counted_steps} of {self.steps} steps counted, ±{self.error:.2%}, starts {self.start_share:+.2%}"
-        return told + (f", not counted: {', '.join(self.not_counted)}" if self.not_counted else "")
+        """The same for people; of drives whose seconds are missing the first few are named."""
+        told = (
+            f"{self.counted_steps:,} of {self.steps:,} steps were counted on a virtual machine: "
+            f"seconds ±{self.error:.2%} (95 %), slower first steps are {self.start_share:+.2%} of them"
+        )
+        return f"{told}; {self.missing}" if self.not_counted else told
+
+    @property
+    def missing(self) -> str:
+        """Whose seconds lack something, for people; empty if nobody's do."""
+        more = len(self.not_counted) - _MOST_NAMES
+        named = ", ".join(self.not_counted[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        return f"seconds of {named} are missing: a kind of their steps could not be counted" if named else ""
+
+    def mark(self, seconds: str) -> str:
+        """Return a figure of seconds with its error: ``0.705 ±0.2%``, or ``≥0.705`` if some are missing."""
+        return f"≥{seconds}" if self.not_counted else f"{seconds} ±{self.error:.1%}"
 
 
-def add_sampling(records: Sequence[tuple[SamplingRecord, float]]) -> SamplingRecord | None:
-    """Return the record of several rounds with the seconds of each; None of none.
+def add_sampling(rounds: Sequence[tuple[SamplingRecord | None, float]]) -> SamplingRecord | None:
+    """Return the record of several rounds with the seconds of each; None if none of them has one.
 
     Errors of one stratum's mean are the same in all rounds, so they add up.
     """
+    records = [(record, seconds) for record, seconds in rounds if record is not None]
     seconds = sum(each for _, each in records)
     if not records:
         return None

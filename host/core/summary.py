@@ -12,6 +12,7 @@ from host.core.failures import Failure
 from host.core.figure_bands import Band
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
+from host.core.sampling_record import SamplingRecord
 
 INSTRUCTIONS = "instructions"
 FEDERATED, SYNC = "federated", "sync"
@@ -30,7 +31,8 @@ class Summary(Renamed, frozen=True):
     refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
     in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be
     by the bands of the profiles' figures (docs/bands.md), and `device_bands` those of ``device_seconds`` and
-    ``energy_joules`` by node; empty if they are not known.
+    ``energy_joules`` by node; empty if they are not known. `sampling` says how far
+    seconds on the clock `sampled` rest on counted steps; null on any other.
     """
 
     array: str
@@ -64,6 +66,7 @@ class Summary(Renamed, frozen=True):
     refusals: dict[str, int] = msgspec.field(default_factory=dict)
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
     device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
+    sampling: SamplingRecord | None = None
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
@@ -119,6 +122,7 @@ def summarise(rounds: Iterable[RoundRecord], mode: str | None = None, **facts: A
         joules_per_record=stats.joules_per_record,
         bands=stats.all_bands,
         device_bands=stats.device_bands,
+        sampling=stats.sampling,
         host_link_bytes_per_record=stats.link_bytes_per_record,
         servers=list(stats.servers) if stats.servers else None,
         servers_samples=stats.servers_samples if stats.servers else None,

@@ -309,7 +309,7 @@ class Accountant:
         self, parts: Sequence[DeviceRound], spans: Mapping[str, Sequence[Span]], elapsed_seconds: float
     ) -> dict[str, dict[str, float]]:
         """Return the energy of the host, its own training included, and of drives that did nothing but are powered."""
-        link_bytes = sum(part.host_link_bytes for part in parts)
+        link_bytes = sum(part.sent_bytes + part.received_bytes for part in parts)
         none = {part.device for part in parts} | set(self.powered_off()) | {HOST}
         did = add_up(self._host, spans.get(HOST, ()))
         idle = {

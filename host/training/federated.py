@@ -12,6 +12,7 @@ from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
 from host.config.participation import choose_devices
 from host.config.plugins.plugin_loading import Plugin
+from host.config.plugins.plugin_section import UserSection
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
@@ -68,8 +69,6 @@ class FederatedTraining:
         self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
         # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
         self._directions = Directions(parameters) if self._strategy.least_contributions > 1 else None
-        # A strategy of the user's own may keep or return what it was given.
-        self._recycles = plugin is None
 
     @property
     def weights(self) -> Mapping[str, Array]:
@@ -130,7 +129,8 @@ class FederatedTraining:
                 raise diverged(self._exchange.on_event, job, f"round {number}", what=what)
             await self._report_directions(number, contributions, weights)
             self._weights = weights
-        for answer in visited.answers if self._recycles else ():
+        # A strategy of the user's own may keep or return what it was given.
+        for answer in () if isinstance(job.strategy, UserSection) else visited.answers:
             answer.session.recycle(answer.weights)
         self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round = number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from csd_emu.config.array_file import ArrayConfig
+from csd_emu.config.array_file import NATIVE, SAMPLED, ArrayConfig
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
@@ -53,3 +53,10 @@ class JobInputs(JobData):
     evaluator: Evaluator
     models: Mapping[str, StepModel]
     cycles: Mapping[str, CountedCycles] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def wall(self) -> bool:
+        """Whether drives' seconds are this machine's own, of which there are no tables."""
+        config = self.config
+        native = NATIVE in config.engines and config.clock != SAMPLED
+        return native and not any(device.name in self.models for device in config.list_devices())

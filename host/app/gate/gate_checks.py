@@ -18,6 +18,7 @@ from csd_emu.util.renamed import renamed_figure
 from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.junit import JUnitCase
 from host.core.figure_bands import Band, cancelled_share, ratio_band
+from host.core.sampling_record import SamplingRecord
 from host.core.summary import Summary, format_accuracy
 
 WALL = "wall"
@@ -111,6 +112,17 @@ def describe_cancelled(expected: Mapping[str, ExpectedFigure], measured: Mapping
         f"the profiles' bands, of which {cancelled_share(now, before):.1%} cancels"
         for name, (now, before) in pairs.items()
         if now is not None and before is not None and min(now.low, before.low) > 0
+    ]
+
+
+def describe_sampling(figures: Mapping[str, ExpectedFigure], sampling: SamplingRecord | None) -> list[str]:
+    """Return, for people, which figures have a band that is no wider than what sampling leaves open."""
+    return [
+        f"{name}: its band, {format_tolerance(figure.band)}, is no wider than what sampled steps leave open, "
+        f"{format_tolerance(sampling.error)} (95 %): a change within that says nothing; give it a wider one with "
+        "--band, or count all steps: --clock auto on engine qemu"
+        for name, figure in figures.items()
+        if sampling is not None and KINDS[name].timed and figure.band <= sampling.error
     ]
 
 

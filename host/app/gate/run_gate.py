@@ -40,6 +40,7 @@ from host.app.gate.gate_checks import (
     Verdict,
     check_wall,
     describe_cancelled,
+    describe_sampling,
     expect,
     judge,
     list_cases,
@@ -155,7 +156,7 @@ def run_gate(
 
 def _read_before(request: RunRequest, gate: Gate) -> GateBaseline | None:
     """Return the baseline to compare with or, if one is to be replaced, the one whose bands are kept."""
-    wall = request.config.engine == "native" and not request.models
+    wall = request.config.engine == "native" and request.wall
     if not gate.write:
         baseline = read_baseline(gate.baseline)
         check_comparable(gate.baseline, baseline, request.portable_job, request.config)
@@ -189,6 +190,7 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
         raise failed_run(summary.failures, summary.run_directory)
     measured, information = measure(rounds), describe_run(request, run.versions, paths)
     failures = list_failures(rounds, [] if gate.allow_losses else losses)
+    failures += [summary.sampling.missing] if summary.sampling is not None and summary.sampling.not_counted else []
     notes = [*request.notes, *losses, *list_doubts(rounds)]
     changed: list[str] = []
     if before is not None and not (gate.write and before.clock != summary.clock):
@@ -202,12 +204,15 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
         figures = expect(measured, summary.clock, _bands(gate, before), summary.bands)
         baseline = make_baseline(request.portable_job, request.config, summary.clock, figures, information)
         write_baseline(gate.baseline, baseline)
+        notes += describe_sampling(figures, summary.sampling)
         same = [judge(name, figure, figure.value) for name, figure in figures.items()]
         return GateReport(summary.reached, str(gate.baseline), True, same, [], changed, notes, summary)
     if before is None:
         raise ConfigurationError(f"{gate.baseline}: there is no baseline")
     check_clock(gate.baseline, before, summary.clock)
-    compared = [judge(name, figure, measured[name]) for name, figure in _with_bands(before.figures, gate).items()]
+    figures = _with_bands(before.figures, gate)
+    compared = [judge(name, figure, measured[name]) for name, figure in figures.items()]
+    notes += describe_sampling(figures, summary.sampling)
     notes += describe_cancelled(before.figures, summary.bands)
     passed = summary.reached and not failures and all(each.verdict is Verdict.WITHIN for each in compared)
     return GateReport(passed, str(gate.baseline), False, compared, failures, changed, notes, summary)
@@ -243,9 +248,10 @@ def _nothing_left() -> ConfigurationError:
 
 def describe_run(request: RunRequest, versions: Mapping[str, Any], paths: Paths) -> dict[str, str]:
     """Return what may differ between comparable runs, and explains differences of figures."""
+    counted = request.config.engine == "qemu" or request.config.sampled
     return {
         "machine": platform.machine(),
-        "image": ImageStore(paths.images).describe().hash if request.config.engine == "qemu" else "none",
+        "image": ImageStore(paths.images).describe().hash if counted else "none",
         "model source sha256": _digest({"source": request.spec.source}),
         **{f"{word} code sha256": code[:_HASH_CHARACTERS] for word, code in request.plugins.facts},
         **_data_facts(request),

@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options and their ini keys."""
     group = parser.getgroup("csd-emu", "emulated computational storage drives")
     group.addoption("--csd-engine", choices=["qemu", "native"], help="in place of what marks and array files say")
+    group.addoption("--csd-clock", choices=["auto", "modelled", "wall", "sampled"], help="likewise")
     group.addoption(
         "--csd-artifacts",
         metavar="DIR",
@@ -101,6 +102,8 @@ def read_marks(node: pytest.Item, config: pytest.Config) -> dict[str, Any]:
         if mark.args:
             raise pytest.UsageError(f"{node.nodeid}: the mark csd takes names, as in csd(devices=3)")
         asked = dict(mark.kwargs) | asked
+    if clock := config.getoption("csd_clock"):
+        asked["clock"] = clock
     return merge(asked, str(config.getini("csd_engine")), config.getoption("csd_engine"))
 
 

@@ -92,7 +92,7 @@ def _read(settings: StackSettings, paths: Paths) -> RunRequest:
     """Read job and array, the latter as if from a file of the user's."""
     array = paths.state / "stack.yaml"
     write_whole(array, yaml.safe_dump(settings.array().model_dump(mode="json")).encode(), _REMEDY, folder=True)
-    return prepare_run(resolve_run(settings.job_file, array, None, JobChanges(settings.tuner)))
+    return prepare_run(resolve_run(settings.job_file, array, changes=JobChanges(settings.tuner)))
 
 
 async def _watch_presence(name: str, paths: Paths) -> None:

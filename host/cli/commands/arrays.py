@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
-from host.cli.common_options import ArrayFile, EngineOption, JobOption, Json, Stay, complete_array, complete_fault
+from host.cli.common_options import (
+    ArrayFile,
+    ClockOption,
+    EngineOption,
+    JobOption,
+    Json,
+    Stay,
+    complete_array,
+    complete_fault,
+)
 from host.core.console import StageProgress, console, print_json, print_line, print_whole
 from host.core.interrupts import INTERRUPTS
 
@@ -26,6 +36,7 @@ def up(
     array: ArrayFile,
     job: JobOption = None,
     engine: EngineOption = None,
+    clock: ClockOption = None,
     stay: Stay = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="only show which drive would go on which hypervisor; start nothing")
@@ -34,12 +45,12 @@ def up(
 ) -> None:
     """Start an array that stays up, with the data of a job (the quickstart's, if none is given)."""
     if plan:
-        _show_plan(array, engine, as_json)
+        _show_plan(array, ArrayChanges(engine, clock), as_json)
         return
     with INTERRUPTS.deferred():
         from host.app.array_actions import ArrayStatus, StatusReport, bring_up, keep_up, read_up
 
-        request = read_up(array, job, engine)
+        request = read_up(array, job, ArrayChanges(engine, clock))
 
     def show(status: ArrayStatus) -> None:
         print_json(status) if as_json else print_status(StatusReport([status]))
@@ -51,12 +62,12 @@ def up(
             show(bring_up(request, Paths.default(), progress))
 
 
-def _show_plan(array: Path, engine: str | None, as_json: bool) -> None:
+def _show_plan(array: Path, changes: ArrayChanges, as_json: bool) -> None:
     with INTERRUPTS.deferred():
         from host.app.array_actions import schedule_drives
         from host.config.array_files import read_array
 
-    report = schedule_drives(read_array(array, engine), Paths.default())
+    report = schedule_drives(read_array(array, changes), Paths.default())
     print_json(report) if as_json else print_vm_schedule(report)
 
 
@@ -108,6 +119,7 @@ def validate(
     array: ArrayFile,
     job: JobOption = None,
     engine: EngineOption = None,
+    clock: ClockOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="also print the domain XML of each drive")] = False,
     build: Annotated[
         bool,
@@ -119,7 +131,7 @@ def validate(
     with INTERRUPTS.deferred():
         from host.app.validation import validate_files
 
-    report = validate_files(array, job, engine, dry_run, Paths.default(), build)
+    report = validate_files(array, job, ArrayChanges(engine, clock), dry_run, Paths.default(), build)
     print_json(report) if as_json else print_validation(report)
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from host.cli.common_options import EngineOption, JobFile, Json, PreferOption, TunerOption
+from host.cli.common_options import ClockOption, EngineOption, JobFile, Json, PreferOption, TunerOption
 from host.core.console import StageProgress, print_json
 from host.core.interrupts import INTERRUPTS
 
@@ -47,6 +48,7 @@ def plan(
     apply: Annotated[bool, typer.Option("--apply", help="go on with what was chosen, to the end")] = False,
     from_tables: FromTables = False,
     engine: EngineOption = None,
+    clock: ClockOption = None,
     tuner: TunerOption = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     plot: Annotated[Path | None, typer.Option(metavar="FILE.SVG", help="draw the Pareto front into this file")] = None,
@@ -74,7 +76,7 @@ def plan(
     if plot is not None:
         check_plot(plot)
     with INTERRUPTS.deferred():
-        request = read_planned(job, array, servers, engine, tuner, keys, _WHAT)
+        request = read_planned(job, array, servers, ArrayChanges(engine, clock), tuner, keys, _WHAT)
     with StageProgress(quiet=as_json) as progress:
         report = plan_devices(request, Paths.default(), runs, progress, quiet=as_json, apply=apply)
     show_devices(report, plot, as_json)

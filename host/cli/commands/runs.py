@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.config.servers_file import read_servers
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.gate_checks import GateReport, Verdict, format_tolerance, list_changes, remedy
 from host.cli.common_options import (
     ArrayOption,
+    ClockOption,
     CommunicationOption,
     EngineOption,
     JobFile,
@@ -48,6 +50,7 @@ def run(
     job: JobArgument = None,
     array: Annotated[Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")] = None,
     engine: EngineOption = None,
+    clock: ClockOption = None,
     tuner: TunerOption = None,
     comm: CommunicationOption = None,
     placement: PlacementOption = None,
@@ -77,13 +80,13 @@ def run(
 
     staying = Staying(show_and_stay) if stay else None
     if resume is not None:
-        _check_resumed(job, array, tuner, comm, placement, prefer, servers, server)
+        _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
     else:
         keys = None if prefer is None else {"prefer": prefer}
         changes = JobChanges(tuner, comm, placement, keys)
-        request = _read_files(job, array, servers, server, engine, changes)
+        request = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
@@ -101,8 +104,8 @@ def _check_resumed(*given: object) -> None:
     """Refuse what a run that is resumed takes from its directory."""
     if any(each is not None for each in given):
         raise ConfigurationError(
-            "--resume takes job and array from DIR; leave JOB.YAML, --array, --servers, --server, --tuner, --comm, "
-            "--placement and --prefer out"
+            "--resume takes job and array from DIR; leave JOB.YAML, --array, --servers, --server, --clock, --tuner, "
+            "--comm, --placement and --prefer out"
         )
 
 
@@ -111,7 +114,7 @@ def _read_files(
     array: Path | None,
     servers: Path | None,
     server: str | None,
-    engine: str | None,
+    array_changes: ArrayChanges,
     changes: JobChanges,
 ) -> RunRequest:
     """Return what the files of a new run ask for.
@@ -130,7 +133,7 @@ def _read_files(
         from host.config.resolve import resolve_run
 
         group = None if servers is None or server is None else (servers, server)
-        return prepare_run(resolve_run(job, array, engine, changes, group))
+        return prepare_run(resolve_run(job, array, array_changes, changes, group))
 
 
 def store(
@@ -183,6 +186,7 @@ def ci_run(
         bool, typer.Option(help="a drive that is lost does not fail the gate: the job is about that")
     ] = False,
     engine: EngineOption = None,
+    clock: ClockOption = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -201,7 +205,7 @@ def ci_run(
             from host.config.resolve import resolve_run
 
             gate = Gate(baseline, junit, parse_bands(band or []), write or update, update, allow_losses)
-            request = prepare_run(resolve_run(job, array, engine))
+            request = prepare_run(resolve_run(job, array, ArrayChanges(engine, clock)))
         with StageProgress(quiet=as_json) as progress:
             report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
     print_json(report) if as_json else print_gate(report)

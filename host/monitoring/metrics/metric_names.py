@@ -160,6 +160,31 @@ ROUND_BAND_JOULES = Metric(
     ("end", "clock"),
     "The least (low) and the most (high) that the last round may have drawn by the bands of the profiles' figures",
 )
+SAMPLING_STEPS = Metric(
+    "csd_sampling_steps_total",
+    "counter",
+    "",
+    (),
+    "Steps of all drives whose seconds are on the clock sampled: their own counted ones, or the mean of their kind",
+)
+SAMPLING_COUNTED_STEPS = Metric(
+    "csd_sampling_counted_steps_total", "counter", "", (), "Steps that virtual machines counted for these seconds"
+)
+SAMPLING_ERROR = Metric(
+    "csd_sampling_error_ratio",
+    "gauge",
+    "ratio",
+    ("error",),
+    "Of the last round's seconds on the clock sampled: interval is half the width of their 95 % interval, starts what "
+    "slower first steps add; both over the seconds",
+)
+SAMPLING_MISSING = Metric(
+    "csd_sampling_missing_drives",
+    "gauge",
+    "",
+    (),
+    "Drives of which a kind of step could not be counted in the last round: their seconds lack it",
+)
 
 ROUND = Metric("csd_round", "gauge", "", ("mode",), "The last round that ended; 0 before the first")
 ROUND_SECONDS = Metric(
@@ -327,6 +352,7 @@ METRICS: tuple[Metric, ...] = (
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
     *(ROUND, ROUND_SECONDS, ROUND_BAND_SECONDS, ROUND_BAND_JOULES, PARTICIPANTS, STRAGGLERS),
     *(LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
+    *(SAMPLING_STEPS, SAMPLING_COUNTED_STEPS, SAMPLING_ERROR, SAMPLING_MISSING),
     *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),
     *(RETUNES, SLOWDOWN, DISTURBANCE_WEIGHT, LATE_STEPS, MIXED_STEPS),
     *(PS_LAYERS, PS_BYTES, CROSSED_BYTES),

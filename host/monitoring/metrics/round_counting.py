@@ -7,6 +7,7 @@ from itertools import product
 from operator import attrgetter
 from typing import get_args
 
+from csd_emu.config.array_file import SAMPLED
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
@@ -58,6 +59,9 @@ def begin_array(store: Store, mode: str, clock: str, power_cap_watts: float | No
     store.add(names.STRAGGLERS, (mode,))
     store.add(names.WALL_SECONDS, (WALL,))
     _begin_energy(store, HOST, (*COMPONENTS, CHASSIS), clock)
+    if SAMPLED in clock.split("+"):
+        store.add(names.SAMPLING_STEPS, ())
+        store.add(names.SAMPLING_COUNTED_STEPS, ())
     if mode == SYNC:
         begin_steps(store, mode, clock)
 
@@ -108,6 +112,12 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     store.add(names.WALL_SECONDS, (WALL,), record.wall_seconds)
     if record.machine_joules is not None:
         store.add(names.MACHINE_JOULES, (METER, WALL), record.machine_joules)
+    if (sampling := record.sampling) is not None:
+        store.add(names.SAMPLING_STEPS, (), sampling.steps)
+        store.add(names.SAMPLING_COUNTED_STEPS, (), sampling.counted_steps)
+        store.set(names.SAMPLING_ERROR, ("interval",), sampling.error)
+        store.set(names.SAMPLING_ERROR, ("starts",), sampling.start_share)
+        store.set(names.SAMPLING_MISSING, (), len(sampling.not_counted))
 
 
 def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:

@@ -89,6 +89,7 @@ class RunSoFar(_Figures, frozen=True, kw_only=True):
         records: records trained on in time.
         last_array_seconds, last_wall_seconds: of the last round.
         machine_joules: that this machine's processors drew meanwhile (wall); null without counters.
+        sampling: how far its seconds rest on counted steps, for people; empty on other clocks than ``sampled``.
     """
 
     steps: int = 0
@@ -96,6 +97,7 @@ class RunSoFar(_Figures, frozen=True, kw_only=True):
     last_array_seconds: float | None = None
     last_wall_seconds: float | None = None
     machine_joules: float | None = None
+    sampling: str = ""
     images: Annotated[int, old_name_of("records")] = 0
 
 

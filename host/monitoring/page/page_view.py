@@ -178,6 +178,7 @@ def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
         joules=stats.energy_joules,
         machine_joules=stats.machine_joules,
         bands=stats.all_bands,
+        sampling=stats.sampling.text if stats.sampling is not None else "",
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csd_emu.config.array_file import QEMU, ArrayConfig, Device
+from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.profiles import Profile
 from csd_emu.profiles.calibration import CalibrationTable
+from csd_emu.util.node_names import HOST
 from host.policies.batching.client_layers import WHOLE, Front
 
 # What a drive's system needs beside the agent: the kernel and its page tables (a 64th of the memory), systemd, and room
@@ -54,7 +55,8 @@ def available_bytes(config: ArrayConfig, device: Device, profile: Profile, shard
 
 def _device_bytes(config: ArrayConfig, device: Device, profile: Profile) -> int:
     own = int(profile.dram_bytes.value)
-    return min(own, int(config.memory)) if device.engine == QEMU else own
+    counted = device.engine == config.counted_engine and device.name != HOST
+    return min(own, int(config.memory)) if counted else own
 
 
 def device_memory(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from csd_emu.config.array_file import MAX_MEMORY_BYTES, NATIVE, ArrayConfig
+from csd_emu.config.array_file import MAX_MEMORY_BYTES, ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
@@ -92,7 +92,7 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
         batches=first_batches(config, job, spec, shape, store, shard_bytes),
         record_bytes=record_bytes,
         shard_bytes=shard_bytes,
-        wall=NATIVE in config.engines and not any(node.name in request.models for node in config.list_devices()),
+        wall=request.wall,
         sending=communication.tuner.sending(1) if communication.composed else None,
         really=communication.overlap,
         block_bytes=None if barrier else optimiser.block_bytes,

@@ -4,6 +4,7 @@ import { NONE, count, ends, joules, names, number, seconds, short, watts } from 
 
 const MEANINGS = {
   counted: "counted from the instructions that the emulated drives execute",
+  sampled: "counted for some steps on a virtual machine, the mean of their kind for the others",
   modelled: "looked up in a calibration table",
   wall: "of a stopwatch on the machine where the agent runs",
 };
@@ -27,7 +28,7 @@ export function showSummary(state) {
   setText(byId("facts"), facts.join(" · "));
   setText(byId("program"), `csd-emu ${run.program}`);
   document.title = `${lost ? `(${lost} lost) ` : ""}${run.array}: ${run.phase}, round ${totals.round} of ${run.rounds} – csd-emu`;
-  showClocks(run.clock);
+  showClocks(run.clock, totals.sampling);
   showTiles(run, totals);
   showRounds(state);
   showLost(state);
@@ -52,9 +53,10 @@ function showFailures(failures) {
   replaceContent(box, make("p", {}, "✕ This run has failed."), ...parts);
 }
 
-function showClocks(clock) {
+function showClocks(clock, sampling) {
   const told = clock.split("+").filter(Boolean).map((name) => `${name}: ${MEANINGS[name] || "unknown to this version"}`);
-  setText(byId("clocks"), clock ? `Device time is ${told.join("; ")}. Wall time is only what emulating it costs.` : "");
+  const sampled = sampling ? ` ${sampling}.` : "";
+  setText(byId("clocks"), clock ? `Device time is ${told.join("; ")}.${sampled} Wall time is only what emulating it costs.` : "");
 }
 
 function showTiles(run, totals) {

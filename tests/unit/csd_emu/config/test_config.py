@@ -1,7 +1,7 @@
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import pytest
 import yaml
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import MAX_DEVICES, ArrayConfig
+from csd_emu.config.engine_names import ArrayChanges, Clock
 from csd_emu.engines.remote.inventory import load_inventory
 from csd_emu.profiles import PROFILES
 from csd_emu.util.config_files import Config, load_config, parse_config
@@ -242,10 +243,60 @@ def test_the_engine_can_be_given_in_place_of_the_files(tmp_path: Path) -> None:
     path = tmp_path / "array.yaml"
     path.write_text(yaml.safe_dump(ARRAY | {"memory": "3 GiB"}))
     assert read_array(path).engine == "native"
-    other = read_array(path, "qemu")
+    other = read_array(path, ArrayChanges("qemu"))
     assert (other.engine, other.memory) == ("qemu", 3 << 30)
     with pytest.raises(ConfigurationError, match="--engine: engine: "):
-        read_array(path, "kvm")
+        read_array(path, ArrayChanges("kvm"))
+
+
+CLOCKS: list[Clock] = list(get_args(Clock))
+ENGINES = ("qemu", "native")
+
+
+@given(
+    st.sampled_from(ENGINES),
+    st.sampled_from(CLOCKS),
+    st.integers(1, 3),
+    st.sampled_from([None, *ENGINES]),
+    st.sampled_from([None, *CLOCKS]),
+)
+def test_engine_and_clock_of_the_command_line_replace_those_of_the_file_alone(
+    tmp_path_factory: pytest.TempPathFactory, engine: str, clock: Clock, samplers: int, other: str | None, own: Clock
+) -> None:
+    path = tmp_path_factory.mktemp("array") / "array.yaml"
+    content = {**ARRAY, "engine": engine, "clock": clock, "memory": "3 GiB", "samplers": samplers}
+    path.write_text(yaml.safe_dump(content))
+    changes = ArrayChanges(other, own)
+
+    def possible(engine: str, clock: str, samplers: int) -> bool:
+        return (engine == "native" or clock in ("auto", "sampled")) and (samplers == 1 or clock == "sampled")
+
+    wanted = other or engine, own or clock, 1 if own not in (None, "sampled") else samplers
+    if possible(engine, clock, samplers) and possible(*wanted):
+        config = read_array(path, changes)
+        assert (config.engine, config.clock, config.samplers, config.memory) == (*wanted, 3 << 30)
+        drives = {drive.engine for drive in config.list_devices()}
+        assert drives == ({"native"} if config.clock == "sampled" else {config.engine})
+        assert config.sampled == ({"csd-00"} if config.clock == "sampled" else set())
+    else:
+        with pytest.raises(ConfigurationError, match=r"clock: \w+ is for native drives|samplers: \d: "):
+            read_array(path, changes)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"samplers": 2}, r"samplers: 2: .* this array's is auto: leave samplers out, or add clock: sampled"),
+        ({"samplers": 0, "clock": "sampled"}, "samplers: Input should be greater than or equal to 1"),
+        (
+            {"clock": "sampled", "engine": "remote", "inventory": "x.yaml", "devices": [{"drives": ["a"]}]},
+            "clock: sampled is for drives that are no real ones",
+        ),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        load(tmp_path, ARRAY | more, ArrayConfig)
 
 
 class Renamed(Config):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from csd_emu.config.engine_names import AS_IN_FILE
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from firmware_agent.common import imports
@@ -135,7 +136,7 @@ def test_a_job_of_yaml_alone_starts_nothing(files: tuple[Path, Path], mark: Path
     job.write_text(JOB.replace("my_net.py:build", f"yaml:unsafe_load\nmodel_arguments: {{stream: {call}}}"))
     for build in (False, True):
         with pytest.raises(ModelError, match="csd-emu's own dependencies"):
-            validate_files(array, job, None, False, Paths.default(), build=build)
+            validate_files(array, job, AS_IN_FILE, False, Paths.default(), build=build)
     assert not mark.exists()
 
 
@@ -144,7 +145,7 @@ def test_validate_refuses_what_run_would_of_torch(files: tuple[Path, Path], name
     array, job = files
     job.write_text(JOB.replace("my_net.py:build", name))
     with pytest.raises(ModelError, match=why):
-        validate_files(array, job, None, False, Paths.default())
+        validate_files(array, job, AS_IN_FILE, False, Paths.default())
 
 
 def test_without_metadata_as_on_a_drive_the_most_common_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,23 +179,23 @@ def test_an_installed_packages_module_may_be_named(name: str, tmp_path: Path) ->
 
 def test_validate_runs_nothing_and_build_does(files: tuple[Path, Path], tmp_path: Path, mark: Path) -> None:
     array, job = files
-    assert not validate_files(array, job, None, False, Paths.default()).built
+    assert not validate_files(array, job, AS_IN_FILE, False, Paths.default()).built
     assert not mark.exists()
-    assert validate_files(array, job, None, False, Paths.default(), build=True).built
+    assert validate_files(array, job, AS_IN_FILE, False, Paths.default(), build=True).built
     assert mark.exists()
     (tmp_path / "my_net.py").write_text("def other(): pass\n")
     with pytest.raises(ModelError, match="has no 'build'"):
-        validate_files(array, job, None, False, Paths.default())
+        validate_files(array, job, AS_IN_FILE, False, Paths.default())
     (tmp_path / "my_net.py").write_text("def build(:\n")
     with pytest.raises(ModelError, match="SyntaxError"):
-        validate_files(array, job, None, False, Paths.default())
+        validate_files(array, job, AS_IN_FILE, False, Paths.default())
 
 
 def test_validate_imports_no_strategy_either(files: tuple[Path, Path], tmp_path: Path, mark: Path) -> None:
     array, job = files
     (tmp_path / "mine.py").write_text(MARKS.format(str(mark)) + "class It: pass\n")
     job.write_text(JOB.replace("my_net.py:build", "digits_cnn") + "strategy: {name: 'mine.py:It', any: 1}\n")
-    assert not validate_files(array, job, None, False, Paths.default()).built
+    assert not validate_files(array, job, AS_IN_FILE, False, Paths.default()).built
     assert not mark.exists()
 
 

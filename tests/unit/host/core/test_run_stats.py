@@ -47,7 +47,9 @@ def test_sums_agree_however_they_are_taken(count: int, drives: int, late: set[tu
     assert stats.compute_seconds == pytest.approx(
         sum(part.device_seconds.total for record in rounds for part in in_time(record.devices))
     )
-    assert stats.link_bytes == sum(part.host_link_bytes for record in rounds for part in record.devices)
+    assert stats.sent_bytes == sum(part.sent_bytes for record in rounds for part in record.devices)
+    assert stats.received_bytes == sum(part.received_bytes for record in rounds for part in record.devices)
+    assert stats.link_bytes == stats.sent_bytes + stats.received_bytes
     assert stats.read_bytes == sum(part.flash_read_bytes for record in rounds for part in record.in_time)
     by_node = sum(sum(parts.values()) for parts in stats.node_joules.values())
     by_group = sum(sum(group_energy(record).values()) for record in rounds)

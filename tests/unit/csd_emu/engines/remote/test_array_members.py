@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.engines.remote.inventory import drives_of
 from firmware_agent.common.errors import ConfigurationError
 from host.config.array_files import read_array
@@ -95,7 +96,7 @@ def test_what_cannot_be_meant_is_named(tmp_path: Path, subtests: pytest.Subtests
 def test_an_engine_on_the_command_line_does_not_replace_those_of_groups(tmp_path: Path) -> None:
     path = array(tmp_path, [{"profile": "newport", "engine": "native"}], inventory=None)
     with pytest.raises(ConfigurationError, match=r"--engine qemu: the groups of .* name their own engines"):
-        read_array(path, "qemu")
+        read_array(path, ArrayChanges("qemu"))
 
 
 def test_a_drive_that_left_the_inventory_is_missed(tmp_path: Path) -> None:

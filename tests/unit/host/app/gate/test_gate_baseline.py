@@ -141,6 +141,7 @@ def test_one_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         ((job(), array(devices=[{"profile": "newport", "count": 3}])), "array.devices"),
         ((job(), array(host={"trains": True})), "array.host.trains: nothing there, true here"),
         ((job(), array(engine="qemu")), 'engine: "native" there, "qemu" here'),
+        ((job(), array(clock="sampled")), 'array.clock: nothing there, "sampled" here'),
     ],
 )
 def test_a_baseline_of_something_else_is_refused_and_what_differs_is_named(
@@ -156,6 +157,8 @@ def test_names_ports_and_where_machines_run_may_differ() -> None:
     host = {"metrics_port": 9100, "port": 5000, "address": "0.0.0.0", "names": ["lab"]}
     other = array(name="other", memory="4 GiB", hypervisors=["qemu:///system"], host=host)
     check_comparable(Path("base.json"), baseline(), job(watchdog="5 min", checkpoint={"every": 0}), other)
+    one, four = (array(clock="sampled", samplers=samplers) for samplers in (1, 4))
+    check_comparable(Path("base.json"), make_baseline(job(), one, "sampled", {}, {}), job(), four)
 
 
 def test_data_of_ones_own_are_known_by_their_name_wherever_the_checkout_lies() -> None:

@@ -16,12 +16,14 @@ from host.app.gate.gate_checks import (
     ExpectedFigure,
     Verdict,
     describe_cancelled,
+    describe_sampling,
     expect,
     format_tolerance,
     judge,
     parse_bands,
 )
 from host.core.figure_bands import Band
+from host.core.sampling_record import SamplingRecord
 
 NAMES = st.sampled_from(sorted(KINDS))
 VALUES = st.floats(1e-6, 1e9)
@@ -164,3 +166,13 @@ def test_bands_of_the_profiles_cancel_in_the_change_as_far_as_both_runs_have_the
     assert "100.0%" in told[0]
     assert "+10.00% to +10.00%" in told[0]
     assert describe_cancelled(expected, {}) == describe_cancelled(expect(MEASURED, "counted", {}), bands) == []
+
+
+@given(BANDS, BANDS)
+def test_a_band_no_wider_than_what_sampling_leaves_open_is_told_of(band: float, error: float) -> None:
+    figures = {name: ExpectedFigure(1.0, kind.unit, "sampled", band) for name, kind in KINDS.items()}
+    sampling = SamplingRecord(counted_steps=1, steps=9, error=error, start_share=0.0)
+    told = describe_sampling(figures, sampling)
+    timed = {name for name, kind in KINDS.items() if kind.timed}
+    assert {each.partition(":")[0] for each in told} == (timed if band <= error else set())
+    assert not describe_sampling(figures, None)

@@ -11,12 +11,13 @@ from csd_lab.generate.promql_queries import QUERIES, TARGET
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.figure_bands import Band
 from host.core.records import EventKind, EventRecord, SendingRecord
+from host.core.sampling_record import SamplingRecord
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
 from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
-from tests.support.metrics import DEVICES, TABLE, exposed, facts, starting
+from tests.support.metrics import DEVICES, TABLE, begun, exposed, facts, starting
 from tests.support.records import device_round, round_record
 from tests.support.sync_records import SyncRun
 
@@ -27,6 +28,7 @@ MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd
 }
 # What would be unbounded, or names a thing of another kind.
 FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
+SAMPLING = SamplingRecord(counted_steps=13, steps=368, error=0.002, start_share=0.005, not_counted=["csd-01"])
 
 
 def full() -> str:
@@ -44,7 +46,8 @@ def full() -> str:
     sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
     show_round([state], SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
     bands = {"energy_joules": Band(1.5, 9.0), "array_seconds": Band(0.5, 2.0)}
-    state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0, bands=bands))
+    fields = {"energy_joules": {"host": joules}, "machine_joules": 5.0, "bands": bands, "sampling": SAMPLING}
+    state.add_round(round_record(parts, **fields))
     return exposed(state)
 
 
@@ -68,6 +71,24 @@ def test_a_round_exports_both_ends_of_its_bands() -> None:
         'csd_round_band_seconds{clock="counted",end="high",figure="array_seconds"} 2.0',
         'csd_round_band_seconds{clock="counted",end="low",figure="array_seconds"} 0.5',
     ]
+
+
+def test_a_round_exports_how_far_its_seconds_rest_on_samples() -> None:
+    found = [line for line in full().splitlines() if line.startswith("csd_sampling_")]
+    assert sorted(found) == [
+        "csd_sampling_counted_steps_total 13.0",
+        'csd_sampling_error_ratio{error="interval"} 0.002',
+        'csd_sampling_error_ratio{error="starts"} 0.005',
+        "csd_sampling_missing_drives 1.0",
+        "csd_sampling_steps_total 368.0",
+    ]
+
+
+@pytest.mark.parametrize("clock", ["counted", "sampled", "sampled+wall"])
+def test_counters_of_samples_begin_at_zero_on_their_clock_alone(clock: str) -> None:
+    counters = [line for line in exposed(begun(clock=clock)).splitlines() if line.startswith("csd_sampling_")]
+    zeros = ["csd_sampling_counted_steps_total 0.0", "csd_sampling_steps_total 0.0"]
+    assert sorted(counters) == (zeros if "sampled" in clock else [])
 
 
 def test_names_keep_the_rules(subtests: pytest.Subtests) -> None:

@@ -15,6 +15,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.failures import Failure, FailureRecord
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.run_stats import RunStats
+from host.core.sampling_record import SamplingRecord
 from host.core.slice_record import SliceRecord
 from host.core.summary import summarise
 from host.monitoring.report.compare_baseline import compare
@@ -79,6 +80,20 @@ def test_figures_stand_with_their_bands(tmp_path: Path) -> None:
     ):
         assert shown in page.text
     assert "In brackets: the band of a figure" not in page_of(write_run(tmp_path, array_rounds(4, NAMES))).text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [[], ["csd-01"]])
+def test_how_far_seconds_rest_on_samples_is_told_of_the_run_and_of_each_round(
+    tmp_path: Path, missing: list[str]
+) -> None:
+    sampling = SamplingRecord(counted_steps=13, steps=368, error=0.002, start_share=0.005, not_counted=missing)
+    rounds = [msgspec.structs.replace(record, sampling=sampling) for record in array_rounds(2, NAMES)]
+    page = page_of(write_run(tmp_path / "run", rounds)).text
+    assert "26 of 736 steps were counted on a virtual machine" in page
+    assert page.count("13 of 368, ±0.20 %") == 2
+    assert ("seconds of csd-01 are missing" in page) == (page.count(", 1 drives missing") == 2) == bool(missing)
+    assert "Sampling" not in page_of(write_run(tmp_path / "other", array_rounds(2, NAMES))).text
 
 
 @pytest.mark.slow

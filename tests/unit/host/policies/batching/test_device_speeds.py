@@ -142,6 +142,22 @@ def test_memory_bounds_what_is_computed_at_once_and_larger_batches_accumulate(tm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["qemu", "native"])
+def test_batches_of_sampled_drives_are_those_of_counted_ones_for_a_machine_counts_them(
+    tmp_path: Path, engine: str
+) -> None:
+    counted = array("newport", "generic-a53", memory="1 GiB", trains=True)
+    sampled = array("newport", "generic-a53", memory="1 GiB", trains=True, engine=engine)
+    sampled = sampled.model_copy(update={"clock": "sampled"})
+    found = classes(sampled, tmp_path)
+    memories = {name: (each.memory.device_bytes, each.memory.available_bytes) for name, each in found.items()}
+    for name, each in classes(counted, tmp_path).items():
+        assert memories.pop(name) == (each.memory.device_bytes, each.memory.available_bytes)
+    assert not memories
+    assert found["csd-00"].memory.device_bytes == 1 << 30
+    assert found["host"].memory.device_bytes == get_profile("xeon-4108").dram_bytes.value
+
+
 def test_a_shard_in_memory_is_not_free_for_a_batch(tmp_path: Path) -> None:
     free = (2 << 30) - RESERVE_BYTES
     for shard, left in ((0, free), (free // 4, free - free // 4), (free // 4 + 1, free)):
