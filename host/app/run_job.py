@@ -185,15 +185,22 @@ class _Run:
             name = request.config.name
             remedy = f"it was chosen by csd-emu up; csd-emu down {name} and up again choose another"
             check_port(state.address, state.port, remedy)
-            return INTERRUPTS.run(self._on_array_that_is_up(state, running))
+            return INTERRUPTS.run(self._beside_machines(self._on_array_that_is_up(state, running)))
         check_port(request.config.host.address, request.config.host.port)
         try:
             clear_array(self._engine, request.config.name, folder)
             self._engine.prepare(self._options.progress)
-            return INTERRUPTS.run(self._on_new_array())
+            return INTERRUPTS.run(self._beside_machines(self._on_new_array()))
         finally:
             with INTERRUPTS.deferred():
                 clear_array(self._engine, request.config.name, folder)
+
+    async def _beside_machines(self, run: Coroutine[Any, Any, Summary]) -> Summary:
+        """Return what a run returns beside which there are the machines that count steps, if it has any."""
+        async with contextlib.AsyncExitStack() as box:
+            for machine in self._machines:
+                await box.enter_async_context(machine)
+            return await run
 
     async def _on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
         """Train on devices that stay up afterwards; those that no longer run count as lost."""
@@ -249,10 +256,7 @@ class _Run:
             )
             start = RunStart(run.clock, str(directory.path), run.list_devices, boot_seconds)
             self._recorder.begin(start, run.accountant)
-            async with contextlib.AsyncExitStack() as box:
-                for machine in self._machines:
-                    await box.enter_async_context(machine)
-                await run.train(self.member, self._machines, options.control, past, options.quiet)
+            await run.train(self.member, self._machines, options.control, past, options.quiet)
             return await self._finish(run, directory)
 
     def _write_configuration(self, fleet: Fleet, directory: RunDirectory) -> None:

@@ -17,8 +17,8 @@ from csd_emu.util.config_files import parse_config
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
-from firmware_agent.common.errors import DeviceLost, EnvironmentUnfit, ProtocolError
+from csd_emu.util.progress import Progress, Silent
+from firmware_agent.common.errors import CsdError, DeviceLost, EnvironmentUnfit, ProtocolError
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed
 from host.config.job_file import Partition
 from host.core.datasets import Dataset
@@ -38,33 +38,40 @@ _DEVICE, _NAME_CHARACTERS = "counter", 31
 
 
 class SamplerMachine:
-    """One virtual machine; an async context manager that ends it."""
+    """One virtual machine; an async context manager that starts it beside what else is done, and ends it."""
 
     def __init__(self, array: ArrayRequest, number: int, paths: Paths, progress: Progress, on_event: OnEvent) -> None:
-        """Find QEMU; nothing is started yet.
+        """Make image and template, if they are not there; nothing is started yet.
 
         Args:
             array: whose drives' steps it counts.
             number: of the machine.
             paths: csd-emu's folders.
-            progress: shown what the first start makes.
+            progress: shown what is made.
             on_event: told of machines that end.
 
         Raises:
             EnvironmentUnfit: QEMU or libvirt is missing.
         """
         self._request = _request_of(array, number)
-        self._paths, self._progress, self._on_event = paths, progress, on_event
+        self._paths, self._on_event = paths, on_event
         self._box = contextlib.AsyncExitStack()
         self._turn = asyncio.Lock()
         self._session: DeviceSession | None = None
         self._weight = 0
-        _make_engine(self._request.config, paths).close()
+        self._starting: asyncio.Task[None] | None = None
+        with contextlib.closing(_make_engine(self._request.config, paths)) as engine:
+            engine.prepare(progress)
+        progress.stage("")
 
     async def __aenter__(self) -> SamplerMachine:
+        self._starting = asyncio.create_task(self._start_early())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         await self._box.aclose()
 
     def place_records(self, dataset: Dataset) -> Indices:
@@ -102,6 +109,11 @@ class SamplerMachine:
             await session.expect(Disturbed, deadline)
             self._weight = weight
 
+    async def _start_early(self) -> None:
+        with contextlib.suppress(CsdError):  # whoever wants it to work is told
+            async with self._turn:
+                await self._ready()
+
     async def _ready(self) -> DeviceSession:
         if self._session is not None and self._session.closed:
             told = "the virtual machine that counts steps was lost: what it was at does not count, another is started"
@@ -117,8 +129,7 @@ class SamplerMachine:
         folder = box.enter_context(array_folder(self._paths.arrays, name))
         engine = box.enter_context(contextlib.closing(_make_engine(self._request.config, self._paths)))
         await asyncio.to_thread(clear_array, engine, name, folder)
-        await asyncio.to_thread(engine.prepare, self._progress)
-        self._progress.stage("")
+        await asyncio.to_thread(engine.prepare, Silent())
         box.push_async_callback(asyncio.to_thread, clear_array, engine, name, folder)
         started = await start_array(self._request, folder, engine, box, lambda *_: None)
         return started.fleet.sessions()[f"{_DEVICE}-00"]
