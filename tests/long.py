@@ -87,6 +87,7 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/monitoring/report/": ("test_report*",),
     "csd_lab/reproduce/": ("test_documentation",),
     "host/training/selection/": ("test_planned_run", "test_vm_planner"),
+    "host/training/sampling/": ("test_sampled_run",),
     "host/training/multi_server/": ("test_servers*", "test_prometheus_servers"),
     "csd_lab/simulate/": ("test_simulate",),
     "csd_lab/testkit/": ("test_deploy_*",),
