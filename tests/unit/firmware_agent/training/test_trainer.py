@@ -15,6 +15,7 @@ from firmware_agent.common.frames.measure_frames import Measure, PhaseMark
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.slices import Array, Assembler
+from firmware_agent.common.split.activations import epoch_order
 from firmware_agent.common.weights import load_arrays, state_arrays
 from firmware_agent.common.wire import decode
 from firmware_agent.training.trainer import Trainer
@@ -139,6 +140,23 @@ def test_an_epoch_sees_every_record_once_scaled_by_the_jobs_factor(shard: Shard)
     want = np.asarray(shard.images, np.float32).reshape(SAMPLES, -1) * 0.25
     assert sorted(map(bytes, stack)) == sorted(map(bytes, want))
     assert (done.samples, done.steps) == (SAMPLES, -(-SAMPLES // 8))
+
+
+@pytest.mark.parametrize(("number", "epochs"), [(1, 1), (3, 2)])
+def test_steps_that_the_host_names_are_those_of_the_passes(shard: Shard, number: int, epochs: int) -> None:
+    """A machine that counts steps of this drive knows the records of each."""
+    passes, named = trainer(shard), trainer(shard)
+    orders = [epoch_order(JOB.seed, 1, number, epoch, SAMPLES) for epoch in range(epochs)]
+    batches = [
+        order[start : start + JOB.batch_size].astype("<u4").tobytes()
+        for order in orders
+        for start in range(0, SAMPLES, JOB.batch_size)
+    ]
+    whole, steps = passes.train(Train(number, epochs)), named.train(Train(number, 0, batches))
+    assert weights(named) == weights(passes)
+    assert steps._replace(step_seconds=[]) == whole
+    assert len(steps.step_seconds) == steps.steps == len(batches)
+    assert all(each.total > 0 and each.encode == 0 for each in steps.step_seconds)
 
 
 def test_what_a_pass_reports(shard: Shard) -> None:
