@@ -15,14 +15,12 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampled_steps import (
     CHECK_STEPS,
     MOST_STEPS,
-    STEADY,
     STEADY_STEPS,
     SampledSteps,
-    Stratum,
-    StratumSamples,
     round_sizes,
 )
 from host.core.sampling_record import SamplingRecord, add_sampling
+from host.core.strata import STEADY, Stratum, StratumSamples
 
 Truth = Callable[[int, str, Stratum], float]
 """Step number, device and stratum -> seconds of the device's part."""
