@@ -13,7 +13,7 @@ from csd_emu.config.hypervisors import SESSION_URI, HypervisorEntry, HypervisorS
 from csd_emu.profiles import PROFILES, get_profile
 from csd_emu.profiles.calibration import CoreModel
 from csd_emu.util.config_files import Bytes, BytesPerSecond, Config, Seconds, Watts
-from csd_emu.util.node_names import HOST
+from csd_emu.util.node_names import HOST, MAX_COUNTERS
 from firmware_agent.common.errors import ConfigurationError
 
 MAX_DEVICES = 1024
@@ -191,7 +191,7 @@ class ArrayConfig(Config):
     spread: Spread = "fill"
     memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
     clock: Clock = "auto"
-    samplers: int = Field(default=1, ge=1, le=64)
+    samplers: int = Field(default=1, ge=1, le=MAX_COUNTERS)
     core_model: CoreModel = "instructions"
     host: HostSection = HostSection()
     link: LinkSection = LinkSection()

@@ -16,6 +16,7 @@ from csd_emu.config.engine_names import AS_IN_FILE, ENGINE, ArrayChanges
 from csd_emu.engines import Engine, make_engine
 from csd_emu.engines.qemu.vm_scheduling import VmScheduleReport
 from csd_emu.util.config_files import parse_config
+from csd_emu.util.node_names import MAX_COUNTERS, counter_array
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
@@ -113,7 +114,8 @@ def take_down(name: str, paths: Paths) -> SweepReport:
     """
     if name not in _names(paths) or not (paths.arrays / name / STATE_FILE).exists():
         raise ConfigurationError(f"array {name!r} is not up; csd-emu status lists arrays, csd-emu sweep ends leftovers")
-    return sweep([name], paths)
+    counting = {counter_array(name, number) for number in range(MAX_COUNTERS)}
+    return sweep([name, *counting.intersection(_names(paths))], paths)
 
 
 def sweep(names: Sequence[str], paths: Paths) -> SweepReport:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 import host.training.sampling.sampler_machine as sampler_machine
+from tests import ROOT
 from tests.support.commands import Done, Workshop, meanwhile, wait_until
 
 Command = Callable[..., Done]
@@ -124,6 +127,26 @@ def test_a_machine_that_dies_is_replaced_and_the_run_goes_on(workshop: Workshop)
     assert "another is started" in told
     assert [record["sampling"]["not_counted"] for record in workshop.rounds()] == [[]] * 25
     workshop.assert_clean()
+
+
+@pytest.mark.usefixtures("counted_here")
+def test_what_a_killed_run_leaves_ends_with_its_array(workshop: Workshop, csd_emu: Command) -> None:
+    """The machine that counts is one of an array of its own."""
+    files = workshop.write("job.yaml", JOB | {"rounds": 200}), workshop.write("array.yaml", ARRAY)
+    code = (
+        "import host.training.sampling.sampler_machine as machine; machine.QEMU = 'native'; "
+        "from host.cli.main import main; main()"
+    )
+    command = [sys.executable, "-c", code, "run", files[0], "--array", files[1], "--runs", workshop.runs]
+    run = subprocess.Popen(list(map(str, command)), env=workshop.environment, stdout=subprocess.DEVNULL, cwd=ROOT)
+    wait_until(lambda: len(workshop.rounds()) >= 1)
+    run.kill()
+    run.wait()
+    assert len(workshop.agents()) == 4
+    done = csd_emu("down", "lab")
+    assert done.code == 0, done.err
+    assert workshop.agents() == []
+    assert workshop.arrays() == []
 
 
 def test_without_qemu_the_clock_that_is_left_is_named(

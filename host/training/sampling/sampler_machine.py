@@ -15,7 +15,7 @@ from csd_emu.config.array_file import QEMU, ArrayConfig
 from csd_emu.engines import Engine, make_engine
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.deadline import Deadline
-from csd_emu.util.node_names import HOST
+from csd_emu.util.node_names import COUNTER, HOST, counter_array
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress, Silent
 from firmware_agent.common.errors import CsdError, DeviceLost, EnvironmentUnfit, ProtocolError
@@ -34,7 +34,6 @@ Indices = npt.NDArray[np.int64]
 
 # How often a machine is started in a row for one piece of work.
 _STARTS = 3
-_DEVICE, _NAME_CHARACTERS = "counter", 31
 
 
 class SamplerMachine:
@@ -132,19 +131,18 @@ class SamplerMachine:
         await asyncio.to_thread(engine.prepare, Silent())
         box.push_async_callback(asyncio.to_thread, clear_array, engine, name, folder)
         started = await start_array(self._request, folder, engine, box, lambda *_: None)
-        return started.fleet.sessions()[f"{_DEVICE}-00"]
+        return started.fleet.sessions()[f"{COUNTER}-00"]
 
 
 def _request_of(array: ArrayRequest, number: int) -> ArrayRequest:
     """Return the array of one virtual machine that has all records, in one shard."""
     config = array.config
-    ending = f"-{_DEVICE}{number}"
     machine = {
-        "name": config.name[: _NAME_CHARACTERS - len(ending)] + ending,
+        "name": counter_array(config.name, number),
         "engine": QEMU,
         "hypervisors": config.model_dump(mode="json")["hypervisors"],
         "memory": f"{config.memory:.0f} B",
-        "devices": [{"profile": config.list_devices()[0].profile, "name": _DEVICE}],
+        "devices": [{"profile": config.list_devices()[0].profile, "name": COUNTER}],
     }
     data = array.data.model_copy(update={"private": 1.0, "partition": Partition()})
     return ArrayRequest(parse_config(machine, ArrayConfig, "samplers"), data, array.seed)
