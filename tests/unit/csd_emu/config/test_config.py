@@ -253,17 +253,15 @@ CLOCKS: list[Clock] = list(get_args(Clock))
 ENGINES = ("qemu", "native")
 
 
-@given(
-    st.sampled_from(ENGINES),
-    st.sampled_from(CLOCKS),
-    st.integers(1, 3),
-    st.sampled_from([None, *ENGINES]),
-    st.sampled_from([None, *CLOCKS]),
-)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("other", [None, *ENGINES])
+@pytest.mark.parametrize("own", [None, *CLOCKS])
+@pytest.mark.parametrize("samplers", [1, 3])
 def test_engine_and_clock_of_the_command_line_replace_those_of_the_file_alone(
-    tmp_path_factory: pytest.TempPathFactory, engine: str, clock: Clock, samplers: int, other: str | None, own: Clock
+    tmp_path: Path, engine: str, clock: Clock, samplers: int, other: str | None, own: Clock | None
 ) -> None:
-    path = tmp_path_factory.mktemp("array") / "array.yaml"
+    path = tmp_path / "array.yaml"
     content = {**ARRAY, "engine": engine, "clock": clock, "memory": "3 GiB", "samplers": samplers}
     path.write_text(yaml.safe_dump(content))
     changes = ArrayChanges(other, own)
