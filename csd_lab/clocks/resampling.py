@@ -2,8 +2,8 @@
 
 A replay has the product's own `StepCounter` and estimator decide which steps are counted and what the means of these
 say. In place of a virtual machine it draws a counted step's seconds from a recorded series: those of one drive, chosen
-anew for each replay, from the steps of the same kind that are nearest in the job. So what differs from machine to
-machine, from step to step and over the job stays in.
+anew for each replay, from the steps of the same kind that it took when it had taken about as many as the machine has.
+So what differs from machine to machine, from step to step and with a machine's age stays in.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
 
-# A counted step is drawn from so many that are nearest in the job.
+# A counted step is drawn from so many that are nearest in age.
 NEAREST = 8
+# Drives that took fewer steps than this share of the most are no donors.
+_DONORS_SHARE = 0.5
 # Of an index into a shard, as `Train.batches` have them.
 _INDEX_BYTES = 4
 # Steps of a size, and of a round, are of one kind from this one on.
@@ -67,6 +69,11 @@ class Place:
         """Begin with none taken."""
         self._sync, self._sizes, self._rounds, self._of_round = sync, Counter[int](), 0, 0
 
+    @property
+    def age(self) -> int:
+        """How many steps were taken."""
+        return self._sizes.total()
+
     def begin_round(self) -> None:
         """Take note of a round, or a synchronous step."""
         self._rounds, self._of_round = self._rounds + 1, 0
@@ -87,28 +94,33 @@ class Place:
 
 
 class RecordedSteps:
-    """The seconds of a series, by kind, each with its place in the job."""
+    """The seconds of a series, by kind, each with the age of the machine that took them: its number of steps.
+
+    Attributes:
+        donors: drives that took about as many steps as any.
+    """
 
     def __init__(self, series: StepSeries) -> None:
         """Sort them."""
-        self.devices = series.devices
         self._found: dict[StepKind, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-        places = {device: Place(series.sync) for device in self.devices}
-        for number, parts in enumerate(series.passes):
-            for part in parts:
-                places[part.device].begin_round()
-                for step in part.steps:
-                    self._add(places[part.device].next(step.records, step.weight), part.device, number, step.seconds)
-                if not series.sync:
-                    kind = places[part.device].encode(part.steps[-1].weight if part.steps else 0)
-                    self._add(kind, part.device, number, part.encode_seconds)
+        places = {device: Place(series.sync) for device in series.devices}
+        for part in (part for parts in series.passes for part in parts):
+            place = places[part.device]
+            place.begin_round()
+            for step in part.steps:
+                self._add(place.next(step.records, step.weight), part.device, place.age, step.seconds)
+            if not series.sync:
+                kind = place.encode(part.steps[-1].weight if part.steps else 0)
+                self._add(kind, part.device, place.age, part.encode_seconds)
+        most = max(place.age for place in places.values())
+        self.donors = [device for device, place in places.items() if place.age >= _DONORS_SHARE * most]
 
-    def _add(self, kind: StepKind, device: str, number: int, seconds: float) -> None:
+    def _add(self, kind: StepKind, device: str, age: int, seconds: float) -> None:
         for each in dict.fromkeys((kind, _of_any_round(kind))):
-            self._found[each][device].append((number, seconds))
+            self._found[each][device].append((age, seconds))
 
-    def draw(self, kind: StepKind, donor: str, number: int, rng: np.random.Generator) -> float:
-        """Return the seconds of a step of this kind near a place in the job.
+    def draw(self, kind: StepKind, donor: str, age: int, rng: np.random.Generator) -> float:
+        """Return the seconds of a step of this kind by a machine of about this age.
 
         They are the donor's where it has any of the kind, else another drive's; and of the closest kind if nobody has.
         """
@@ -116,7 +128,7 @@ class RecordedSteps:
             if each in self._found:
                 by_device = self._found[each]
                 device = donor if donor in by_device else str(rng.choice(sorted(by_device)))
-                near = sorted(by_device[device], key=lambda found: abs(found[0] - number))[:NEAREST]
+                near = sorted(by_device[device], key=lambda found: abs(found[0] - age))[:NEAREST]
                 return near[int(rng.integers(len(near)))][1]
         raise AssertionError(f"a step of {kind} was counted that no drive took")
 
@@ -145,9 +157,9 @@ class _Donor:
     def __init__(self, series: StepSeries, recorded: RecordedSteps, rng: np.random.Generator) -> None:
         """Choose the drive whose steps it draws."""
         self._recorded, self._rng, self._place = recorded, rng, Place(series.sync)
-        self._donor = str(rng.choice(recorded.devices))
+        self._donor = str(rng.choice(recorded.donors))
         self._batches: list[bytes] = []
-        self.number, self.weight = 0, 0
+        self.weight = 0
 
     async def work(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `SamplerMachine.work`."""
@@ -173,19 +185,19 @@ class _Donor:
     async def receive_tensors(self, *_: object) -> tuple[dict[str, Array], Trained]:
         """Return what came of the task: the seconds of each of its steps."""
         self._place.begin_round()
-        kinds = [self._place.next(len(batch) // _INDEX_BYTES, self.weight) for batch in self._batches]
-        seconds, encode_seconds = [self._draw(kind) for kind in kinds], self._draw(self._place.encode(self.weight))
+        seconds = [self.step(len(batch) // _INDEX_BYTES) for batch in self._batches]
+        encode_seconds = self._draw(self._place.encode(self.weight))
         return {}, Trained(1, 1, len(seconds), 0.0, encode_seconds, 0, step_seconds=seconds)
 
     def recycle(self, arrays: Mapping[str, Array]) -> None:
         """Let arrays go."""
 
     def step(self, records: int) -> PhaseSeconds:
-        """Return the seconds of a synchronous step."""
+        """Return the seconds of the next step."""
         return self._draw(self._place.next(records, self.weight))
 
     def _draw(self, kind: StepKind) -> PhaseSeconds:
-        return PhaseSeconds(forward=self._recorded.draw(kind, self._donor, self.number, self._rng))
+        return PhaseSeconds(forward=self._recorded.draw(kind, self._donor, self._place.age, self._rng))
 
 
 class _DrawnExchange:
@@ -215,10 +227,9 @@ class ReplayCounter(StepCounter):
         machine: Any = self.donor
         super().__init__(frame, series.epochs, [machine], places, self._weight_now, _ignore)
 
-    def begin(self, number: int, parts: Sequence[DevicePass]) -> None:
-        """Take note of an exchange, and of what competes in the drives from now on."""
+    def begin(self, parts: Sequence[DevicePass]) -> None:
+        """Take note of what competes in the drives from now on."""
         self._competing = {part.device: part.steps[0].weight for part in parts if part.steps}
-        self.donor.number = number
 
     def _weight_now(self, device: str) -> int:
         self._asked_weight = self._competing.get(device, 0)
@@ -279,7 +290,7 @@ async def _replay(series: StepSeries, counter: ReplayCounter) -> list[Held]:
     for count in series.round_passes:
         of_round = 0.0
         for number, parts in itertools.islice(passes, count):
-            counter.begin(number - 1, parts)
+            counter.begin(parts)
             told = await (_step if series.sync else _round)(counter, number, parts)
             for device, seconds in told.items():
                 sampled[device] += seconds
