@@ -38,6 +38,7 @@ BENCHES = {
     "hostile": "security.hostile_runs",
     "overhead": "training.noop_rounds",
     "fuzz": "security.bench_fuzz",
+    "sampled": "sampling.bench_sampled",
 }
 
 

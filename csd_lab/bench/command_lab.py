@@ -8,22 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import psutil
 import yaml
-from safetensors.numpy import load_file
 
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import HOME_VARIABLE
 from csd_lab.testkit.prometheus import free_port
 from firmware_agent.common.errors import EnvironmentUnfit
-from firmware_agent.common.slices import Array
 from host.core.records import Record, RoundRecord, StepRecord, decode_record
-from host.monitoring.run_directory import RECORDS_FILE, WEIGHTS_FILE
+from host.monitoring.run_directory import RECORDS_FILE
 
 WATCHDOG_SECONDS = 600.0
 _LOOK_SECONDS, _KILL_SECONDS, _END_SECONDS = 0.002, 30.0, 60.0
@@ -202,25 +199,3 @@ def read_steps(directory: Path) -> list[StepRecord]:
 def count_rounds(directory: Path) -> int:
     """Return how many rounds of a run have ended, without reading what is in them."""
     return sum(line.startswith(ROUND) for line in read_lines(directory))
-
-
-def read_weights(directory: Path) -> dict[str, Array] | None:
-    """Return a run's final weights, None if it has left none."""
-    path = directory / WEIGHTS_FILE
-    return dict(load_file(path)) if path.exists() else None
-
-
-def difference(one: Mapping[str, Array], other: Mapping[str, Array]) -> float:
-    """Return the largest absolute difference of a weight; infinite if they are not of one model, or not finite."""
-    if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
-        return float("inf")
-    found = [
-        float(np.max(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)), initial=0.0))
-        for name in one
-    ]
-    return max(found, default=0.0) if np.all(np.isfinite(found)) else float("inf")
-
-
-def all_finite(weights: Mapping[str, Array]) -> bool:
-    """Return whether every weight is a number."""
-    return all(bool(np.all(np.isfinite(array))) for array in weights.values())

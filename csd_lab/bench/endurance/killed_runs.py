@@ -17,15 +17,13 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.command_lab import (
     WATCHDOG_SECONDS,
     CommandLab,
-    all_finite,
     count_rounds,
-    difference,
     newest,
     read_records,
     read_steps,
-    read_weights,
 )
 from csd_lab.bench.harness import Bench, temporary_folder
+from csd_lab.testkit.final_weights import all_finite, difference, read_weights
 from firmware_agent.common.atomic_files import PARTIAL
 from firmware_agent.common.slices import Array
 from host.core.records import EventKind, EventRecord, RoundRecord, StepRecord

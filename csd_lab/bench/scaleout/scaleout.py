@@ -14,7 +14,7 @@ import msgspec
 
 from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.command_lab import CommandLab, difference, newest, read_steps, read_weights
+from csd_lab.bench.command_lab import CommandLab, newest, read_steps
 from csd_lab.bench.harness import Bench, array_of, temporary_folder
 from csd_lab.bench.scaleout import scaleout_simulation
 from csd_lab.bench.scaleout.fleet_stubs import (
@@ -27,6 +27,7 @@ from csd_lab.bench.scaleout.fleet_stubs import (
     write_task,
 )
 from csd_lab.bench.training.noop_rounds import ELEMENTS
+from csd_lab.testkit.final_weights import difference, read_weights
 from csd_lab.testkit.prometheus import end_process, free_port
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.models import ZOO

@@ -17,9 +17,9 @@ import msgspec
 
 from csd_emu.engines import DevicePlan, NativeEngine
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.command_lab import all_finite
 from csd_lab.bench.harness import Bench, RunningDrives, array_of, request_run
 from csd_lab.bench.security.hostile_behaviour import HOSTILE, WITHIN_STEP, Behaviour
+from csd_lab.testkit.final_weights import all_finite
 from firmware_agent.common.errors import BootTimeout, CsdError, DeviceLost
 from firmware_agent.common.models import ModelSpec
 from host.app.prepare import RunRequest

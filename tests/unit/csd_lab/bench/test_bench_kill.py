@@ -6,12 +6,10 @@ import random
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.bench.command_lab import all_finite, difference
 from csd_lab.bench.endurance.killed_runs import (
     MOMENTS,
     NATIVE_TARGETS,
@@ -45,17 +43,6 @@ def test_aims_are_spread_and_repeat_with_their_seed(count: int, targets: tuple[s
     assert all(1 <= aim.round < 5 and 0.0 <= aim.fraction < 1.0 for aim in aims)
     if count >= len(targets) * len(MOMENTS):
         assert {(aim.target, aim.moment) for aim in aims} == {(one, two) for one in targets for two in MOMENTS}
-
-
-def test_the_largest_difference_counts_and_what_is_no_number_is_infinite() -> None:
-    one: dict[str, Any] = {"w": np.zeros(3, np.float32), "n": np.zeros((), np.int64)}
-    assert difference(one, one) == 0.0
-    assert difference(one, {"w": np.array([0, -2, 1], np.float32), "n": np.array(1)}) == 2.0
-    assert difference(one, {"w": np.zeros(3, np.float32)}) == np.inf
-    assert difference(one, one | {"w": np.zeros(4, np.float32)}) == np.inf
-    bad: dict[str, Any] = one | {"w": np.array([0, np.nan, 0], np.float32)}
-    assert difference(one, bad) == np.inf
-    assert (all_finite(one), all_finite(bad)) == (True, False)
 
 
 def test_the_first_step_that_differs_is_found() -> None:

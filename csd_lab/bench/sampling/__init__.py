@@ -1,0 +1,1 @@
+"""Bench of the clock ``sampled``: jobs that are run counted and sampled."""

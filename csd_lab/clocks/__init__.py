@@ -1,0 +1,1 @@
+"""One job on two clocks: counted, where virtual machines compute every step, and sampled, where they count some."""

@@ -1,0 +1,170 @@
+"""Runs on two clocks, compared from what their directories hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_lab.clocks.clock_comparison import (
+    ARRAY,
+    ClockComparison,
+    ComparedSeconds,
+    check_made,
+    compare_runs,
+    compare_seconds,
+    errors_of,
+)
+from csd_lab.clocks.clock_runs import ClockRun, RunClock, array_on_clock, run_key
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.records import DeviceStep, EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
+from host.core.sampling_record import SamplingRecord
+from host.monitoring.run_directory import RECORDS_FILE, WEIGHTS_FILE
+from tests.support.records import device_round, round_record
+
+ERROR = 0.01
+
+
+def run_of(
+    folder: Path, clock: RunClock, seconds: Sequence[float], weights: float = 1.0, batch: int = 32, note: str = ""
+) -> ClockRun:
+    """A run directory with rounds of one drive of these seconds, retuned in its first step."""
+    sampling = SamplingRecord(counted_steps=1, steps=2, error=ERROR, start_share=0.0) if clock == "sampled" else None
+    records: list[RoundRecord | EventRecord] = [
+        round_record(
+            [device_round("csd-00", 64, PhaseSeconds(forward=each), clock=clock)],
+            round=number,
+            sampling=sampling,
+            steps=[StepRecord(step=number, loss=1.0, learning_rate=0.1, array_seconds=each)],
+            retunes=[RetuneRecord(step=2, reason="", before={}, after={"csd-00": batch})] if number == 2 else [],
+        )
+        for number, each in enumerate(seconds, start=1)
+    ]
+    if note:
+        records.append(EventRecord("csd-00", EventKind.NOTE, note))
+    directory = folder / clock
+    directory.mkdir(parents=True)
+    (directory / RECORDS_FILE).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in records))
+    save_file({"w": np.full(3, weights, np.float32)}, directory / WEIGHTS_FILE)
+    return ClockRun(clock, directory, 100.0 if clock == "counted" else 20.0, 1.0)
+
+
+def compared(*runs: ClockRun) -> ClockComparison:
+    return compare_runs("job", "array", "cycles", {run.clock: run for run in runs})
+
+
+def test_seconds_of_drives_and_array_are_compared_with_the_stated_interval(tmp_path: Path) -> None:
+    told = compared(run_of(tmp_path, "counted", [1.0, 2.0]), run_of(tmp_path, "sampled", [1.02, 2.07]))
+    assert [each.of for each in told.seconds] == ["csd-00", ARRAY]
+    drive = told.seconds[0]
+    assert (drive.counted_seconds, drive.sampled_seconds) == (pytest.approx(3.0), pytest.approx(3.09))
+    assert drive.error == pytest.approx(0.03)
+    assert drive.interval_seconds == pytest.approx(ERROR * 3.09)
+    assert not drive.inside
+    assert told.error_worst == pytest.approx(0.03)
+    assert errors_of([told], of_array=True, equal_work=False) == [pytest.approx(0.03)]
+    assert told.wall_over_counted == pytest.approx(0.2)
+
+
+@given(error=st.floats(-0.05, 0.05), width=st.floats(0.0, 0.05))
+def test_inside_is_what_the_interval_reaches(error: float, width: float) -> None:
+    each = ComparedSeconds(of="a", counted_seconds=1.0, sampled_seconds=1 + error, interval_seconds=width)
+    assert each.inside == (abs(each.sampled_seconds - 1.0) <= width)
+
+
+def test_at_equal_work_a_larger_batch_is_no_error() -> None:
+    def rounds(batch: int, seconds: float) -> list[RoundRecord]:
+        part = DeviceStep(device="csd-00", batch_size=batch, compute_seconds=seconds, expected_seconds=0.01 * batch)
+        step = StepRecord(step=1, loss=1.0, learning_rate=0.1, array_seconds=seconds, devices=[part])
+        device = device_round("csd-00", batch, PhaseSeconds(forward=seconds), clock="sampled")
+        return [round_record([device], steps=[step], array_seconds=seconds)]
+
+    sampling = SamplingRecord(counted_steps=1, steps=1, error=ERROR, start_share=0.0)
+    drive, whole = compare_seconds(rounds(25, 0.275), rounds(26, 0.286), sampling)
+    assert drive.error == pytest.approx(0.04)
+    assert drive.equal_work_error == pytest.approx(0.0)
+    assert whole.equal_work_error is None  # what an array's step takes no table says
+    drive, whole = compare_seconds(rounds(25, 0.275), rounds(25, 0.286), sampling)
+    assert drive.equal_work_error == whole.equal_work_error == pytest.approx(0.04)
+
+
+def test_only_rounds_that_both_have_are_compared(tmp_path: Path) -> None:
+    told = compared(run_of(tmp_path, "counted", [1.0, 1.0, 5.0]), run_of(tmp_path, "sampled", [1.0, 1.0]))
+    assert (told.rounds, told.more_rounds) == (2, [1, 0])
+    assert told.error_worst == 0.0
+
+
+def test_weights_are_compared_with_native_drives_that_decided_the_same(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, "counted", [1.0, 1.0], weights=1.5), run_of(tmp_path, "sampled", [1.0, 1.0])]
+    assert compared(*runs).weights_difference is None
+    same = compared(*runs, run_of(tmp_path / "same", "native", [9.0, 9.0], weights=1.25))
+    assert (same.weights_difference, same.counted_weights_difference) == (0.25, 0.5)
+    other = compared(*runs, run_of(tmp_path / "other", "native", [9.0, 9.0], batch=33))
+    assert other.weights_difference is None
+
+
+def test_decisions_of_both_are_listed(tmp_path: Path) -> None:
+    runs = run_of(tmp_path, "counted", [1.0, 1.0], batch=10), run_of(tmp_path, "sampled", [1.0, 1.0], batch=20)
+    told = compared(*runs)
+    assert (told.equal_decisions, told.decisions) == (1, 3)  # the beginning, and two retunes
+
+
+def test_notes_that_both_runs_have_are_no_news(tmp_path: Path) -> None:
+    runs = run_of(tmp_path, "counted", [1.0], note="of both"), run_of(tmp_path, "sampled", [1.0], note="of both")
+    assert compared(*runs).sampled_notes == []
+    other = run_of(tmp_path / "other", "sampled", [1.0], note="of one")
+    assert compared(runs[0], other).sampled_notes == ["csd-00: note: of one"]
+
+
+def test_a_run_that_was_not_sampled_is_not_taken_for_one(tmp_path: Path) -> None:
+    counted = run_of(tmp_path, "counted", [1.0])
+    with pytest.raises(EnvironmentUnfit, match="whole"):
+        compare_runs("job", "array", "cycles", {"counted": counted, "sampled": counted})
+
+
+DEVICES = [{"profile": "newport", "count": 2}]
+
+
+def array(**keys: object) -> ArrayConfig:
+    return ArrayConfig.model_validate({"name": "lab", "devices": DEVICES, **keys})
+
+
+@pytest.mark.parametrize("keys", [{}, {"engine": "native"}, {"clock": "sampled"}, {"link": {"bandwidth": "100 MB/s"}}])
+def test_an_array_is_the_same_on_every_clock_but_for_that(keys: dict[str, object]) -> None:
+    config = array(**keys)
+    on = {
+        clock: ArrayConfig.model_validate(array_on_clock(config, clock)) for clock in ("counted", "sampled", "native")
+    }
+    assert (on["counted"].engines, on["counted"].sampled) == (("qemu",), frozenset())
+    assert (on["sampled"].engines, on["sampled"].sampled) == (("native",), frozenset({"csd-00", "csd-01"}))
+    assert (on["native"].engines, on["native"].sampled) == (("native",), frozenset())
+    assert (
+        len({each.model_copy(update={"engine": "qemu", "clock": "auto"}).model_dump_json() for each in on.values()})
+        == 1
+    )
+
+
+def test_kept_runs_of_other_content_are_not_taken() -> None:
+    job = {"model": "digits_cnn", "seed": 0}
+    keys = {
+        run_key(job, array(), "counted"),
+        run_key(job, array(), "sampled"),
+        run_key(job | {"seed": 1}, array(), "counted"),
+        run_key(job, array(core_model="cycles"), "counted"),
+    }
+    assert len(keys) == 4
+    assert run_key(job, array(), "counted") == run_key(dict(job), array(engine="native"), "counted")
+
+
+def test_real_drives_are_refused() -> None:
+    real = array(engine="remote", inventory="drives.yaml", devices=[{"drives": ["bay-1"]}])
+    with pytest.raises(ConfigurationError, match="bay-1"):
+        check_made(real)
