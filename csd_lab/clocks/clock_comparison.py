@@ -17,7 +17,7 @@ from csd_lab.clocks.decisions import Decision, equal_decisions, read_decisions
 from csd_lab.testkit.final_weights import difference, read_weights
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.core.records import RoundRecord
-from host.core.sampling_record import SamplingRecord, add_sampling
+from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 
 ARRAY: Final = "array"
 _OF_BOTH = "both runs have to be whole to be compared"

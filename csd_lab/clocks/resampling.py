@@ -25,7 +25,7 @@ from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.slices import Array
 from firmware_agent.common.wire import unpack
 from host.core.records import EventKind
-from host.core.sampling_record import SamplingRecord, add_sampling
+from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 from host.training.accounting import DeviceReport
 from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork

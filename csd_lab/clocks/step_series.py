@@ -17,7 +17,7 @@ from firmware_agent.common.wire import encode, pack
 from host.app.prepare import RunRequest
 from host.config.participation import choose_devices
 from host.core.records import DeviceRound, DeviceStep, RoundRecord
-from host.core.sampled_steps import round_sizes
+from host.core.sampling.sampled_steps import round_sizes
 from host.core.tensor_sums import round_weights, weighted_mean
 from host.fleet.device_session import DeviceSession
 from host.training.round_exchange import job_frame, prepare_device

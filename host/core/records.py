@@ -15,7 +15,7 @@ from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
 from host.core.failures import FailureRecord
 from host.core.figure_bands import Band
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 
 
 class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):

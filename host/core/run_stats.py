@@ -9,7 +9,7 @@ from typing import Self
 from csd_emu.perfmodel.power import sum_energy
 from host.core.figure_bands import Band, add_bands, rate_band
 from host.core.records import DeviceRound, RoundRecord
-from host.core.sampling_record import SamplingRecord, add_sampling
+from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 
 
 @dataclass

@@ -12,7 +12,7 @@ from host.core.failures import Failure
 from host.core.figure_bands import Band
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 
 INSTRUCTIONS = "instructions"
 FEDERATED, SYNC = "federated", "sync"

@@ -18,7 +18,7 @@ from csd_emu.util.renamed import renamed_figure
 from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.junit import JUnitCase
 from host.core.figure_bands import Band, cancelled_share, ratio_band
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 from host.core.summary import Summary, format_accuracy
 
 WALL = "wall"

@@ -20,9 +20,9 @@ from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.wire import encode, pack
 from host.core.failures import Failures
 from host.core.records import EventKind, OnEvent
-from host.core.sampled_steps import SampledSteps, round_sizes
-from host.core.sampling_record import SamplingRecord
-from host.core.strata import STAGES, Size, Stratum
+from host.core.sampling.sampled_steps import SampledSteps, round_sizes
+from host.core.sampling.sampling_record import SamplingRecord
+from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
 from host.training.accounting import DeviceReport
 from host.training.round_exchange import prepare_device

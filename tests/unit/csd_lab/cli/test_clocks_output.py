@@ -7,7 +7,7 @@ import pytest
 from csd_lab.cli.clocks import print_clocks
 from csd_lab.clocks.clock_comparison import ARRAY, ClockComparison, ComparedSeconds
 from csd_lab.clocks.decisions import Decision
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 
 
 def comparison(sampled_seconds: float, batch: int) -> ClockComparison:

@@ -23,14 +23,14 @@ def test_what_fits_together_is_taken() -> None:
 @pytest.mark.parametrize("option", DRIVE)
 @pytest.mark.parametrize("on", [None, "pi@lab"])
 def test_options_of_a_drive_need_one(option: str, on: str | None) -> None:
-    with pytest.raises(ConfigurationError, match=f"{option} .*of a drive; name it"):
+    with pytest.raises(ConfigurationError, match=f"{option}: for a drive alone; name it"):
         check(None, on, option)
 
 
 @pytest.mark.parametrize("option", BOARD)
 @pytest.mark.parametrize("drive", [None, "left"])
 def test_options_of_a_board_need_one(option: str, drive: str | None) -> None:
-    with pytest.raises(ConfigurationError, match=f"{option} .*of a board; name it with --on"):
+    with pytest.raises(ConfigurationError, match=f"{option}: for a board alone; name it with --on"):
         check(drive, None, "--inventory" if drive else "", option)
 
 

@@ -26,7 +26,7 @@ from csd_lab.clocks.clock_runs import ClockRun, RunClock, array_on_clock, run_ke
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceStep, EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 from host.monitoring.run_directory import RECORDS_FILE, WEIGHTS_FILE
 from tests.support.records import device_round, round_record
 

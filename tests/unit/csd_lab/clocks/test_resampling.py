@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from csd_lab.clocks.resampling import NEAREST, Held, Place, RecordedSteps, StepKind, coverage, replay
 from csd_lab.clocks.step_series import DevicePass, SeriesStep, StepSeries
-from host.core.sampled_steps import SampledSteps
+from host.core.sampling.sampled_steps import SampledSteps
 
 DEVICES = ("csd-00", "csd-01", "csd-02")
 REGULAR, IRREGULAR = 0.001, 0.03

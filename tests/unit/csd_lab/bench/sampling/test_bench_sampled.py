@@ -15,7 +15,7 @@ from csd_lab.clocks.clock_runs import array_on_clock
 from csd_lab.clocks.resampling import Held
 from csd_lab.clocks.step_series import DevicePass, SeriesStep, StepSeries
 from host.config.job_file import JobConfig, check_mode
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 
 
 def comparison(name: str, drive_error: float, array_error: float, **fields: Any) -> ClockComparison:

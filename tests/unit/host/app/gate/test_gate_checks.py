@@ -23,7 +23,7 @@ from host.app.gate.gate_checks import (
     parse_bands,
 )
 from host.core.figure_bands import Band
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 
 NAMES = st.sampled_from(sorted(KINDS))
 VALUES = st.floats(1e-6, 1e9)

@@ -11,7 +11,7 @@ from csd_lab.generate.promql_queries import QUERIES, TARGET
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.figure_bands import Band
 from host.core.records import EventKind, EventRecord, SendingRecord
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
 from host.monitoring.metrics.metrics_state import MetricsState

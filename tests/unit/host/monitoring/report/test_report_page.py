@@ -15,7 +15,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.failures import Failure, FailureRecord
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.run_stats import RunStats
-from host.core.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import SamplingRecord
 from host.core.slice_record import SliceRecord
 from host.core.summary import summarise
 from host.monitoring.report.compare_baseline import compare

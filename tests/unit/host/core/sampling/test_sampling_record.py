@@ -13,7 +13,7 @@ from host.core import console
 from host.core.console import print_summary
 from host.core.records import RoundRecord, decode_record
 from host.core.run_stats import RunStats
-from host.core.sampling_record import SamplingRecord, add_sampling
+from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 from host.core.summary import Summary, decode_summary, summarise
 from host.monitoring.page.page_view import describe_round, sum_up
 from tests.support.records import array_rounds, round_record, with_bands

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling_record import SamplingRecord
-from host.core.strata import (
+from host.core.sampling.sampling_record import SamplingRecord
+from host.core.sampling.strata import (
     ENCODE,
     FIRST_ROUND,
     FIRST_STAGES,
@@ -36,9 +36,10 @@ from host.core.strata import (
 STEADY_STEPS, LEAST_STEPS, MOST_STEPS, _LARGE_SHARE, _ENOUGH = 5, 2, 20, 0.1, 0.005
 # In a synchronous run a drive's step is counted every so many steps, the drives taking turns.
 CHECK_STEPS = 4
-# Half widths of 95 % intervals of what one machine's steps say of another's: of all (`csd-emu bench repeatability`),
-# and of what a first step takes longer than steady ones (measured on four machines).
-REPEATABILITY, START_SPREAD = 0.001, 0.3
+# Half widths of 95 % intervals of what one machine's steps say of another's: of all, for a machine takes fewer steps
+# than the drives, and its first dozens are up to 0.4 % slower (`csd-emu bench sampled`, ten jobs); and of what a first
+# step takes longer than steady ones (measured on four machines).
+MACHINE_SPREAD, START_SPREAD = 0.003, 0.3
 # Standard deviation over the mean that interrupts in a machine do not account for.
 _IRREGULAR = 0.01
 _PHASES = PhaseSeconds.__struct_fields__
@@ -294,7 +295,7 @@ class SampledSteps:
         return SamplingRecord(
             counted_steps=counted,
             steps=steps,
-            error=math.hypot(max(errors, default=0.0), REPEATABILITY),
+            error=math.hypot(max(errors, default=0.0), MACHINE_SPREAD),
             start_share=starts / whole if whole else 0.0,
             not_counted=sorted(device for device, each in totals.items() if each.failed),
         )

