@@ -35,6 +35,7 @@ SECONDS: dict[str, float] = {
     "tests/integration/test_pytest_plugin.py": 200,
     "tests/integration/test_report.py": 5,
     "tests/integration/test_resume.py": 130,
+    "tests/integration/test_sampled_run.py": 55,
     "tests/integration/test_servers.py": 275,
     "tests/integration/test_shaped_link.py": 20,
     "tests/integration/test_strangers.py": 10,

@@ -227,15 +227,15 @@ def test_a_damaged_run_directory_is_one_clear_error_and_stays_as_it_is(
         ),
         (
             ["run", "job.yaml", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --servers, --server, --tuner, --comm, --placement and --prefer out",
+            "leave JOB.YAML, --array, --servers, --server, --clock, --tuner, --comm, --placement and --prefer out",
         ),
         (
             ["run", "--array", "array.yaml", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --servers, --server, --tuner, --comm, --placement and --prefer out",
+            "leave JOB.YAML, --array, --servers, --server, --clock, --tuner, --comm, --placement and --prefer out",
         ),
         (
             ["run", "--tuner", "stannis", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --servers, --server, --tuner, --comm, --placement and --prefer out",
+            "leave JOB.YAML, --array, --servers, --server, --clock, --tuner, --comm, --placement and --prefer out",
         ),
         (["run", "--resume", "nowhere"], "nowhere: is no run directory"),
     ],

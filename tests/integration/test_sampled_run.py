@@ -83,7 +83,9 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind not in ("federated", "cut"))) for kind in KINDS]
+)
 @pytest.mark.usefixtures("counted_here")
 def test_weights_are_those_of_native_drives_and_seconds_those_of_counted_steps(
     kind: str, workshop: Workshop, csd_emu: Command
@@ -129,6 +131,7 @@ def test_a_machine_that_dies_is_replaced_and_the_run_goes_on(workshop: Workshop)
     workshop.assert_clean()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("counted_here")
 def test_what_a_killed_run_leaves_ends_with_its_array(workshop: Workshop, csd_emu: Command) -> None:
     """The machine that counts is one of an array of its own."""
@@ -149,6 +152,7 @@ def test_what_a_killed_run_leaves_ends_with_its_array(workshop: Workshop, csd_em
     assert workshop.arrays() == []
 
 
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_without_qemu_the_clock_that_is_left_is_named(
     workshop: Workshop, csd_emu: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

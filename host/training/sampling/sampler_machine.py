@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.config.array_file import QEMU, ArrayConfig
-from csd_emu.engines import Engine, make_engine
+from csd_emu.engines import make_engine
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import COUNTER, HOST, counter_array
@@ -59,8 +59,14 @@ class SamplerMachine:
         self._session: DeviceSession | None = None
         self._weight = 0
         self._starting: asyncio.Task[None] | None = None
-        with contextlib.closing(_make_engine(self._request.config, paths)) as engine:
-            engine.prepare(progress)
+        try:
+            with contextlib.closing(make_engine(self._request.config, paths)) as engine:
+                engine.prepare(progress)
+        except EnvironmentUnfit as error:
+            raise EnvironmentUnfit(
+                f"clock: sampled counts steps on a virtual machine, and that is not possible here: {error}; without "
+                "one clock: modelled is what is left"
+            ) from error
         progress.stage("")
 
     async def __aenter__(self) -> SamplerMachine:
@@ -126,7 +132,7 @@ class SamplerMachine:
     async def _start(self) -> DeviceSession:
         name, box = self._request.config.name, self._box
         folder = box.enter_context(array_folder(self._paths.arrays, name))
-        engine = box.enter_context(contextlib.closing(_make_engine(self._request.config, self._paths)))
+        engine = box.enter_context(contextlib.closing(make_engine(self._request.config, self._paths)))
         await asyncio.to_thread(clear_array, engine, name, folder)
         await asyncio.to_thread(engine.prepare, Silent())
         box.push_async_callback(asyncio.to_thread, clear_array, engine, name, folder)
@@ -146,13 +152,3 @@ def _request_of(array: ArrayRequest, number: int) -> ArrayRequest:
     }
     data = array.data.model_copy(update={"private": 1.0, "partition": Partition()})
     return ArrayRequest(parse_config(machine, ArrayConfig, "samplers"), data, array.seed)
-
-
-def _make_engine(config: ArrayConfig, paths: Paths) -> Engine:
-    try:
-        return make_engine(config, paths)
-    except EnvironmentUnfit as error:
-        raise EnvironmentUnfit(
-            f"clock: sampled counts steps on a virtual machine, and that is not possible here: {error}; without one "
-            "clock: modelled is what is left"
-        ) from error
