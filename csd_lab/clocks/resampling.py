@@ -24,9 +24,12 @@ from firmware_agent.common.frames.session_frames import Job, Ready, Train, Train
 from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.slices import Array
 from firmware_agent.common.wire import unpack
+from host.config.job_file import JobConfig
 from host.core.records import EventKind
 from host.core.sampling.sampling_record import SamplingRecord, add_sampling
+from host.core.tensor_sums import Scan
 from host.training.accounting import DeviceReport
+from host.training.round_exchange import RoundAnswer
 from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
@@ -215,28 +218,34 @@ class _DrawnExchange:
 
 
 class ReplayCounter(StepCounter):
-    """A step counter whose machine draws what it would have counted."""
+    """A step counter whose machine draws what it would have counted.
+
+    Attributes:
+        donor: the machine.
+        drives: what stands for their sessions.
+        epochs, batch_size: of a federated round.
+    """
 
     def __init__(self, series: StepSeries, rng: np.random.Generator, recorded: RecordedSteps) -> None:
         """Choose a donor."""
         self._competing: dict[str, int] = {}
-        self._asked_weight = 0
+        self.drives: dict[str, Any] = {device: _Drive(device) for device in series.devices}
         self.donor, self.epochs, self.batch_size = _Donor(series, recorded, rng), series.epochs, series.batch_size
         places = {device: np.arange(samples) for device, samples in _samples(series).items()}
         frame = Job("replay", {}, None, 1.0, 0, 1.0, 0.0, series.batch_size)
         machine: Any = self.donor
-        super().__init__(frame, series.epochs, [machine], places, self._weight_now, _ignore)
+        job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}, "epochs": series.epochs})
+        super().__init__(frame, job, [machine], places, self._weight_now, _ignore)
 
     def begin(self, parts: Sequence[DevicePass]) -> None:
         """Take note of what competes in the drives from now on."""
         self._competing = {part.device: part.steps[0].weight for part in parts if part.steps}
 
     def _weight_now(self, device: str) -> int:
-        self._asked_weight = self._competing.get(device, 0)
-        return self._asked_weight
+        return self._competing.get(device, 0)
 
     def _make_exchange(self, number: int) -> Any:
-        return _DrawnExchange(self.donor, lambda: self._asked_weight)
+        return _DrawnExchange(self.donor, lambda: self._weights[number])
 
 
 def _ignore(device: str, what: EventKind, detail: str) -> None:
@@ -306,7 +315,7 @@ async def _replay(series: StepSeries, counter: ReplayCounter) -> list[Held]:
 
 
 async def _step(counter: ReplayCounter, number: int, parts: Sequence[DevicePass]) -> dict[str, float]:
-    outcomes = [_outcome(part.device, part.steps[0], number) for part in parts]
+    outcomes = [_outcome(counter.drives[part.device], part.steps[0], number) for part in parts]
 
     async def visit() -> list[DeviceOutcome]:
         return outcomes
@@ -333,9 +342,8 @@ class _Numbered(NamedTuple):
     number: int
 
 
-def _outcome(device: str, step: SeriesStep, number: int) -> DeviceOutcome:
-    stand_in: Any = _Drive(device)
-    work = StepWork(stand_in, np.zeros(step.records, np.uint32), step.records)
+def _outcome(drive: Any, step: SeriesStep, number: int) -> DeviceOutcome:
+    work = StepWork(drive, np.zeros(step.records, np.uint32), step.records)
     stepped = Stepped(number, step.records, 0.0, PhaseSeconds(forward=step.seconds), 0)
     return DeviceOutcome(work, stepped, None)
 
@@ -353,7 +361,8 @@ async def _round(counter: ReplayCounter, number: int, parts: Sequence[DevicePass
         )
         for part in parts
     ]
-    told = await counter.count_round(number, {}, returned)
+    answers = [RoundAnswer(counter.drives[report.device], {}, report, Scan()) for report in returned]
+    told = await counter.count_round(number, {}, answers)
     return {report.device: report.trained.seconds.total for report in told}
 
 

@@ -239,7 +239,7 @@ def make_counter(
         if node.name in sampled
     }
     frame = _step_frame(request) if sync else _round_frame(request)
-    return StepCounter(frame, request.job.epochs, machines, own, accountant.time.competitor, on_event)
+    return StepCounter(frame, request.job, machines, own, accountant.time.competitor, on_event)
 
 
 def make_participants(

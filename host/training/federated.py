@@ -29,7 +29,7 @@ class RoundCounter(Protocol):
     """What knows drives' seconds better than they do (`host.training.sampling.step_counter`)."""
 
     async def count_round(
-        self, number: int, weights: Mapping[str, Array], returned: Sequence[DeviceReport]
+        self, number: int, weights: Mapping[str, Array], answers: Sequence[RoundAnswer]
     ) -> list[DeviceReport]:
         """Return what devices reported of a round that began with these weights, with its own seconds."""
 
@@ -118,7 +118,7 @@ class FederatedTraining:
         deadline_seconds = job.straggler.deadline if job.straggler is not None else None
         reports = [answer.returned for answer in visited.answers]
         if self._counter is not None:
-            reports = await self._counter.count_round(number, self.weights, reports)
+            reports = await self._counter.count_round(number, self.weights, visited.answers)
         accounted = self._accountant.account(reports, Lateness(deadline_seconds))
         self._report_stragglers(number, accounted)
         contributions = _contributions(visited.answers, accounted)

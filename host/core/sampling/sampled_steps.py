@@ -53,13 +53,13 @@ class _Device:
         steps: its steps of each size.
         rounds: how many it began.
         levels: of each size.
-        doubted: size -> a step that did not fit, until another one of the size was counted.
+        doubted: stratum -> a step that did not fit it, until another one of it was counted.
     """
 
     steps: Counter[Size] = field(default_factory=Counter)
     rounds: int = 0
     levels: Counter[Size] = field(default_factory=Counter)
-    doubted: dict[Size, PhaseSeconds] = field(default_factory=dict)
+    doubted: dict[Stratum, PhaseSeconds] = field(default_factory=dict)
 
 
 @dataclass
@@ -171,6 +171,12 @@ class SampledSteps:
         """Take note that a machine begins anew."""
         self._machines[machine].clear()
 
+    def restart_device(self, device: str) -> None:
+        """Take note that a device begins anew, having been away."""
+        state = self._devices[device]
+        state.rounds = 0
+        state.steps.clear()
+
     def choose(self, step: int, begun: Mapping[str, Stratum]) -> list[str]:
         """Return the devices whose parts of a synchronous step are counted.
 
@@ -206,10 +212,10 @@ class SampledSteps:
             stratum = stratum._replace(stage=STAGES.get(self._machines[machine][stratum.size], usual))
         state, size = self._devices[device], stratum.size
         stratum = stratum._replace(level=state.levels[size])
-        samples = self.strata[stratum]
-        if not samples.holds(seconds, self.deviation(stratum)):
-            if size not in state.doubted and device not in self._warned:  # the next one says if it was an interrupt
-                state.doubted[size] = seconds
+        doubted = state.doubted.pop(stratum, None)
+        if not self.strata[stratum].holds(seconds, self.deviation(stratum)):
+            if doubted is None and device not in self._warned:  # the next one says if it was an interrupt
+                state.doubted[stratum] = seconds
                 self._suspects.add(device)
                 return stratum
             state.levels[size] += 1
@@ -217,7 +223,7 @@ class SampledSteps:
             self._suspects = set(self._devices) - {device}
             self._warned |= self._suspects
         self._warned.discard(device)
-        for each in (state.doubted.pop(size, None), seconds):
+        for each in (doubted, seconds):
             if each is not None:
                 self.strata[stratum].add(each)
         return stratum

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from firmware_agent.common.errors import CsdError, DeviceLost, EnvironmentUnfit,
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed
 from host.config.job_file import Partition
 from host.core.datasets import Dataset
+from host.core.interrupts import end_tasks
 from host.core.records import EventKind, OnEvent
 from host.fleet.array_state import array_folder
 from host.fleet.device_session import DeviceSession
@@ -58,7 +59,9 @@ class SamplerMachine:
         self._turn = asyncio.Lock()
         self._session: DeviceSession | None = None
         self._weight = 0
-        self._starting: asyncio.Task[None] | None = None
+        # What is under way: the start, and what the machine is asked for.
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
         try:
             with contextlib.closing(make_engine(self._request.config, paths)) as engine:
                 engine.prepare(progress)
@@ -70,13 +73,12 @@ class SamplerMachine:
         progress.stage("")
 
     async def __aenter__(self) -> SamplerMachine:
-        self._starting = asyncio.create_task(self._start_early())
+        self._begin(self._start_early())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.wait([self._starting])
+        self._closed = True
+        await end_tasks(self._tasks)
         await self._box.aclose()
 
     def place_records(self, dataset: Dataset) -> Indices:
@@ -90,8 +92,17 @@ class SamplerMachine:
         """Return what `work` makes of a session with the machine, with another one if it is lost meanwhile.
 
         Raises:
-            CsdError: it cannot be started, or is lost every time; or as `work`.
+            CsdError: it cannot be started, or is lost every time, or the run is over; or as `work`.
         """
+        return await self._begin(self._work(work))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _work(self, work: Callable[[DeviceSession], Awaitable[T]]) -> T:
         async with self._turn:
             for start in range(_STARTS):
                 session = await self._ready()
@@ -120,6 +131,8 @@ class SamplerMachine:
                 await self._ready()
 
     async def _ready(self) -> DeviceSession:
+        if self._closed:
+            raise DeviceLost("the virtual machine that counts steps has ended with its run")
         if self._session is not None and self._session.closed:
             told = "the virtual machine that counts steps was lost: what it was at does not count, another is started"
             self._on_event(HOST, EventKind.NOTE, told)
@@ -147,6 +160,7 @@ def _request_of(array: ArrayRequest, number: int) -> ArrayRequest:
         "name": counter_array(config.name, number),
         "engine": QEMU,
         "hypervisors": config.model_dump(mode="json")["hypervisors"],
+        "host": {"address": str(config.host.address)},
         "memory": f"{config.memory:.0f} B",
         "devices": [{"profile": config.list_devices()[0].profile, "name": COUNTER}],
     }

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from csd_emu.util.deadline import Deadline
-from firmware_agent.common.errors import DeviceCodeFailed, DeviceFailed, DeviceLost
-from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.errors import DeviceFailed, DeviceLost
+from firmware_agent.common.frames.frame_fields import MAX_RAW_STEPS, MAX_SLICE_BYTES, PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Tensors, Train, Trained
 from firmware_agent.common.slices import Array, cut_slices, tensor_specs
 from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.wire import encode, pack
+from host.config.job_file import JobConfig
 from host.core.failures import Failures
+from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
 from host.core.sampling.sampling_record import SamplingRecord
 from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
 from host.training.accounting import DeviceReport
-from host.training.round_exchange import prepare_device
+from host.training.round_exchange import RoundAnswer, prepare_device
 from host.training.sampling.sampler_machine import Indices, SamplerMachine
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
 
-_WATCHDOG_SECONDS = 4 * 3600.0
+# Of the place of a record, in a frame.
+_INDEX_BYTES = 4
 
 
 class RoundPart(NamedTuple):
@@ -49,7 +52,7 @@ class StepCounter:
     def __init__(
         self,
         frame: Job,
-        epochs: int,
+        job: JobConfig,
         machines: Sequence[SamplerMachine],
         places: Mapping[str, Indices],
         weight_of: Callable[[str], int],
@@ -59,17 +62,19 @@ class StepCounter:
 
         Args:
             frame: the job, as drives get it.
-            epochs: passes of a federated round.
+            job: the same; its watchdog holds for what a machine is asked at once.
             machines: that count.
             places: drive -> where in a machine's shard each record of its own shard lies.
             weight_of: returns the cgroup weight of the task that competes in a drive.
             on_event: told of drives that take another time than before, and of steps that could not be counted.
         """
-        self._frame, self._epochs = msgspec.structs.replace(frame, overlap=False), epochs
+        self._frame, self._job = msgspec.structs.replace(frame, overlap=False), job
         self._machines, self._places, self._weight_of, self._on_event = list(machines), places, weight_of, on_event
         self.steps = SampledSteps(len(self._machines))
         self._exchanges = [self._make_exchange(number) for number in range(len(self._machines))]
         self._sessions: list[DeviceSession | None] = [None] * len(self._machines)
+        # Drive -> the session of its last step: behind another one its steps are first ones again.
+        self._drives: dict[str, DeviceSession] = {}
         self._told: set[Stratum] = set()
         # Of the task that competes in the part that each machine counts now.
         self._weights = [0] * len(self._machines)
@@ -88,6 +93,7 @@ class StepCounter:
         """Return what came of a synchronous step, with counted seconds; arguments are those of `StepExchange.visit`."""
         outcomes = await visit
         own = {o.device: o for o in outcomes if o.device in self._places and o.stepped is not None}
+        self._look_for_restarts([outcome.work.session for outcome in own.values()])
         begun = {
             device: self.steps.begin_step(device, len(o.work.records), o.work.micro_batch, self._weight_of(device))
             for device, o in own.items()
@@ -99,21 +105,24 @@ class StepCounter:
 
             async def count(number: int, turns: list[list[str]] = turns) -> None:
                 for device in turns[number]:
+                    self._weights[number] = begun[device].weight
                     said = await self._count_part(number, own[device].work, outbound, gathering, extensions)
-                    self._count(device, begun[device], said, number)
-                    counted[device] = said
+                    if self._count(device, begun[device], said, number).stage == begun[device].stage:
+                        counted[device] = said
 
-            await asyncio.gather(*map(count, range(len(self._machines))))
+            await all_or_none(map(count, range(len(self._machines))))
             chosen = [device for device, stratum in begun.items() if self.steps.mean(stratum) is None][:1]
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
 
     async def count_round(
-        self, number: int, weights: Mapping[str, Array], returned: Sequence[DeviceReport]
+        self, number: int, weights: Mapping[str, Array], answers: Sequence[RoundAnswer]
     ) -> list[DeviceReport]:
         """Return what devices reported of a federated round that began with these weights, with counted seconds."""
+        returned = [answer.returned for answer in answers]
         own = {part.device: part for part in returned if part.device in self._places}
+        self._look_for_restarts([answer.session for answer in answers])
         begun = {
             device: self.steps.begin_round(device, self._sizes(device, part.batch_size), self._weight_of(device))
             for device, part in own.items()
@@ -128,9 +137,16 @@ class StepCounter:
         return [with_seconds(part) if part.device in own else part for part in returned]
 
     def _sizes(self, device: str, batch_size: int) -> list[int]:
-        return round_sizes(len(self._places[device]), self._epochs, batch_size)
+        return round_sizes(len(self._places[device]), self._job.epochs, batch_size)
 
-    def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> None:
+    def _look_for_restarts(self, sessions: Sequence[DeviceSession]) -> None:
+        for session in sessions:
+            if self._drives.setdefault(session.device, session) is not session:
+                self._drives[session.device] = session
+                self.steps.restart_device(session.device)
+
+    def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> Stratum:
+        """Take note of a counted step; return its stratum."""
         before = self.steps.strata[stratum].mean.total
         found = self.steps.count(device, stratum, seconds, machine)
         samples = self.steps.strata[found]
@@ -145,10 +161,13 @@ class StepCounter:
                 f"steps of {found.records} records differ by {samples.deviation:.1%} (standard deviation of "
                 f"{samples.count}): what they compute depends on weights or records, so their seconds are less certain",
             )
+        return found
+
+    def _now(self, device: str, strata: Sequence[Stratum]) -> list[Stratum]:
+        return [stratum._replace(level=self.steps.level(device, stratum.size)) for stratum in strata]
 
     def _taken(self, device: str, strata: Sequence[Stratum], counted: PhaseSeconds | None = None) -> PhaseSeconds:
-        strata = [stratum._replace(level=self.steps.level(device, stratum.size)) for stratum in strata]
-        return self.steps.take(device, strata, counted) or PhaseSeconds()
+        return self.steps.take(device, self._now(device, strata), counted) or PhaseSeconds()
 
     def _with_seconds(self, outcome: DeviceOutcome, stratum: Stratum, counted: PhaseSeconds | None) -> DeviceOutcome:
         if outcome.stepped is None:
@@ -160,7 +179,7 @@ class StepCounter:
         async def disturb(session: DeviceSession, _: int, deadline: Deadline) -> None:
             await self._machines[number].disturb(session, self._weights[number], deadline)
 
-        return StepExchange(self._frame, _WATCHDOG_SECONDS, lambda *_: None, disturb, failures=Failures(goes_on=True))
+        return StepExchange(self._frame, self._job.watchdog, lambda *_: None, disturb, failures=Failures(goes_on=True))
 
     async def _count_part(
         self,
@@ -173,21 +192,20 @@ class StepCounter:
         """Return the seconds of a drive's part of a step, counted on a machine.
 
         Raises:
-            DeviceFailed: it fails there.
+            DeviceFailed: it fails there, be it in the user's code: then it does so in machines alone.
         """
         device, records = work.device, self._places[work.device][work.records].astype(np.uint32)
 
         async def visit(session: DeviceSession) -> PhaseSeconds:
-            self._weights[number] = self._weight_of(device)
             self._is_new(number, session)
             probe = StepWork(session, records, work.micro_batch)
             outcome = (await self._exchanges[number].visit(outbound, [], gathering, [probe], extensions))[0]
-            if isinstance(outcome.error, DeviceFailed) and not isinstance(outcome.error, DeviceCodeFailed):
+            if isinstance(outcome.error, DeviceFailed):
                 raise DeviceFailed(
-                    f"{device}: a step of {len(records)} records cannot be counted, so its seconds are not known "
-                    f"({outcome.error}); give the drive smaller batches, or the virtual machine more memory: in the "
-                    "array file, or take clock: modelled"
-                )
+                    f"{device}: a step of {len(records)} records cannot be counted, so its seconds are not known: it "
+                    f"fails on a virtual machine ({outcome.error}); if that is for want of memory, give the drive "
+                    "smaller batches or the array file more memory, else take clock: modelled"
+                ) from outcome.error
             if outcome.stepped is None:
                 raise outcome.error or DeviceLost(f"{device}: its step was not counted")
             return outcome.stepped.seconds
@@ -200,9 +218,6 @@ class StepCounter:
         if known is not session:
             self.steps.restart(number)
         return known is not session
-
-    def _tell_failed(self, device: str, error: Exception | None) -> None:
-        self._on_event(device, EventKind.NOTE, f"its steps cannot be counted, so their seconds are missing: {error}")
 
     async def _count_parts_of_round(
         self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]]
@@ -220,6 +235,12 @@ class StepCounter:
                 break
             parts = self._choose_parts(suspect, [suspect], begun, check=True)
             await self._count_parts(number, weights, parts, begun[suspect][-1])
+        for device, strata in begun.items():  # a step that opened a level may have been one that begins a round
+            now = enumerate(self._now(device, strata[:-1]))
+            steps = [RoundPart(device, stratum, place) for place, stratum in now]
+            if missing := {part.stratum.steady: part for part in steps if self.steps.mean(part.stratum) is None}:
+                parts = [part._replace(stratum=steady) for steady, part in missing.items()]
+                await self._count_parts(number, weights, [*_beginning(steps), *parts], strata[-1])
 
     def _choose_parts(
         self, first: str, devices: Sequence[str], begun: Mapping[str, Sequence[Stratum]], check: bool
@@ -228,10 +249,9 @@ class StepCounter:
 
         Without a `check` none if nothing is lacking.
         """
-        begin = itertools.takewhile(lambda stratum: not stratum.is_steady, begun[first][:-1])
-        parts = [RoundPart(first, stratum, place) for place, stratum in enumerate(begin)]
+        parts = _beginning([RoundPart(first, stratum, place) for place, stratum in enumerate(begun[first][:-1])])
         of_size: dict[Size, list[RoundPart]] = {}
-        for device in devices:
+        for device in sorted(devices, key=lambda device: device != first):
             for place, stratum in enumerate(begun[device][:-1]):
                 of_size.setdefault(stratum.size, []).append(RoundPart(device, stratum, place))
         found = 0
@@ -256,31 +276,40 @@ class StepCounter:
         parts: Sequence[RoundPart],
         encode_stratum: Stratum,
     ) -> None:
-        task = Train(number, 0, [self._records(number, part) for part in parts])
-        machine = self._machines[0]
-
-        async def train(session: DeviceSession) -> Trained:
-            deadline = Deadline(_WATCHDOG_SECONDS)
-            if self._is_new(0, session):
-                await prepare_device(session, self._frame, deadline)
-            await machine.disturb(session, encode_stratum.weight, deadline)
-            frames = (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights), task)
-            for message in pack(map(encode, frames)):
-                await session.send_encoded(message, deadline)
-            arrays, trained = await session.receive_tensors(number, tensor_specs(weights), Trained, deadline)
-            session.recycle(arrays)
-            if len(trained.step_seconds) != len(parts):
-                raise DeviceFailed(f"it told of {len(trained.step_seconds)} steps, {len(parts)} were asked for")
-            return trained
-
+        """Have a machine take steps, as few rounds of its own as frames allow."""
+        sent = [*map(encode, (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))]
         try:
-            trained = await machine.work(train)
+            for some in _in_frames(parts, self._frame.batch_size):
+                task = encode(Train(number, 0, [self._records(number, part) for part in some]))
+                messages = list(pack([*sent, task]))
+                train = partial(self._train, number=number, messages=messages, weights=weights)
+                trained = await self._machines[0].work(partial(train, competitor=encode_stratum.weight))
+                if len(trained.step_seconds) != len(some):
+                    raise DeviceFailed(f"it told of {len(trained.step_seconds)} steps, {len(some)} were asked for")
+                for part, seconds in zip(some, trained.step_seconds, strict=True):
+                    self._count(part.device, part.stratum, seconds)
+                self._count(some[0].device, encode_stratum, trained.seconds)
         except DeviceFailed as error:
-            self._tell_failed(parts[0].device, error)
-            return
-        for part, seconds in zip(parts, trained.step_seconds, strict=True):
-            self._count(part.device, part.stratum, seconds)
-        self._count(parts[0].device, encode_stratum, trained.seconds)
+            told = f"its steps cannot be counted, so their seconds are missing: {error}"
+            self._on_event(parts[0].device, EventKind.NOTE, told)
+
+    async def _train(
+        self,
+        session: DeviceSession,
+        number: int,
+        messages: Sequence[bytes],
+        weights: Mapping[str, Array],
+        competitor: int,
+    ) -> Trained:
+        deadline = Deadline(self._job.watchdog)
+        if self._is_new(0, session):
+            await prepare_device(session, self._frame, deadline)
+        await self._machines[0].disturb(session, competitor, deadline)
+        for message in messages:
+            await session.send_encoded(message, deadline)
+        arrays, trained = await session.receive_tensors(number, tensor_specs(weights), Trained, deadline)
+        session.recycle(arrays)
+        return trained
 
     def _records(self, number: int, part: RoundPart) -> bytes:
         """Return the places in the machine's shard of the records of a drive's step in a round."""
@@ -289,3 +318,17 @@ class StepCounter:
         epoch, step = divmod(part.place, steps)
         order = epoch_order(self._frame.seed, device_number(part.device), number, epoch, len(places))
         return places[order[step * size : (step + 1) * size]].astype("<u4").tobytes()
+
+
+def _beginning(parts: Sequence[RoundPart]) -> list[RoundPart]:
+    """Return the steps with which a round begins that are not like the many."""
+    return list(itertools.takewhile(lambda part: not part.stratum.is_steady, parts))
+
+
+def _in_frames(parts: Sequence[RoundPart], batch_size: int) -> Iterator[list[RoundPart]]:
+    """Return as many of a round's counted steps as one frame holds, each time behind its beginning."""
+    most = min(MAX_RAW_STEPS, MAX_SLICE_BYTES // (_INDEX_BYTES * batch_size))
+    begin = _beginning(parts)[: most - 1]
+    yield list(parts[:most])
+    for start in range(most, len(parts), most - len(begin)):
+        yield [*begin, *parts[start : start + most - len(begin)]]

@@ -146,6 +146,18 @@ def test_a_change_that_nobody_was_told_of_is_seen_within_the_time_of_a_check(fac
     assert all(seen[CHECK_STEPS - 1 :])
 
 
+def test_a_doubt_is_of_its_stratum_alone() -> None:
+    """A competing task that comes meanwhile is no proof of a change that nobody was told of."""
+    sampled = SampledSteps()
+    for weight in (0, 100):
+        run_steps(sampled, {"a": 8}, 12, lambda step, device, stratum: 1.0 + stratum.weight, weight)
+    idle, beside = (Stratum(8, 8, weight, STEADY, 0) for weight in (0, 100))
+    for stratum in (idle, beside):
+        assert sampled.count("a", stratum, seconds_of(1.5 * (1.0 + stratum.weight))).level == 0
+    assert sampled.level("a", (8, 8)) == 0
+    assert sampled.count("a", idle, seconds_of(1.5)).level == 1
+
+
 def test_when_one_drive_changes_the_others_are_looked_at_when_it_is_sure() -> None:
     sampled = SampledSteps()
     sizes = {"a": 8, "b": 8, "c": 8}

@@ -1,0 +1,133 @@
+"""Counting steps of native drives on machines, with a stand-in for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.errors import DeviceCodeFailed, DeviceFailed
+from firmware_agent.common.frames.frame_fields import MAX_RAW_STEPS, MAX_SLICE_BYTES, PhaseSeconds
+from firmware_agent.common.frames.session_frames import Job
+from firmware_agent.common.frames.step_frames import Stepped
+from host.config.job_file import JobConfig
+from host.core.sampling.strata import FIRST_STAGES, STEADY, Stratum
+from host.training.sampling.step_counter import RoundPart, StepCounter, _in_frames
+from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
+
+JOB = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
+FRAME = Job("digits_cnn", {}, None, 1.0, 0, 1.0, 0.0, 32)
+RECORDS = 32
+# What a machine's first, second and later steps take; a drive's own are never asked.
+SECONDS = [3.0, 2.0, 1.0]
+
+
+class Drive:
+    """A session, of which nothing but its device's name counts."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+
+class Machine:
+    """A machine whose steps take `SECONDS`, or which fails each of them."""
+
+    def __init__(self, error: DeviceFailed | None = None) -> None:
+        self.error, self.steps = error, 0
+
+    async def work(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await work(self)
+
+    async def disturb(self, session: object, weight: int, deadline: Deadline) -> None:
+        """Do as if."""
+
+    async def visit(self, outbound: Any, _: object, __: object, works: Sequence[StepWork], ___: object) -> Any:
+        if self.error is not None:
+            return [DeviceOutcome(works[0], None, self.error)]
+        seconds = SECONDS[min(self.steps, 2)]
+        self.steps += 1
+        return [DeviceOutcome(works[0], Stepped(1, RECORDS, 0.0, PhaseSeconds(forward=seconds), 0), None)]
+
+
+class Counter(StepCounter):
+    """A counter whose exchange with a machine is the machine."""
+
+    def __init__(self, machines: Sequence[Any], devices: Sequence[str]) -> None:
+        self.given = machines
+        super().__init__(
+            FRAME, JOB, machines, {device: np.arange(200) for device in devices}, lambda _: 0, lambda *_: None
+        )
+
+    def _make_exchange(self, number: int) -> Any:
+        return self.given[number]
+
+    def seconds_of_step(self, number: int, drives: Sequence[Any]) -> list[float]:
+        class Outbound:
+            """What goes out."""
+
+        outbound: Any = Outbound()
+        outbound.number = number
+
+        async def visit() -> list[DeviceOutcome]:
+            own = Stepped(number, RECORDS, 0.0, PhaseSeconds(forward=99.0), 0)
+            works = [StepWork(drive, np.arange(RECORDS, dtype=np.uint32), RECORDS) for drive in drives]
+            return [DeviceOutcome(work, own, None) for work in works]
+
+        told = asyncio.run(self.count_step(visit(), outbound, None, ()))  # type: ignore[arg-type]
+        return [outcome.stepped.seconds.total for outcome in told if outcome.stepped is not None]
+
+
+def test_a_drives_first_steps_have_the_seconds_of_first_steps() -> None:
+    counter = Counter([Machine()], ["a", "b"])
+    drives = [Drive("a"), Drive("b")]
+    assert [counter.seconds_of_step(number, drives) for number in range(1, 8)] == [
+        [3.0, 3.0],
+        [2.0, 2.0],
+        *[[1.0, 1.0]] * 5,
+    ]
+
+
+def test_a_second_machines_cold_steps_are_no_drives_own() -> None:
+    """Both machines count from the first step on; the drives are warm when the second one is young."""
+    counter = Counter([Machine(), Machine()], ["a", "b"])
+    drives = [Drive("a"), Drive("b")]
+    taken = [counter.seconds_of_step(number, drives) for number in range(1, 21)]
+    assert all(seconds == 1.0 for step in taken[2:] for seconds in step)
+
+
+def test_the_steps_of_a_drive_that_comes_back_are_first_ones_again() -> None:
+    counter = Counter([Machine()], ["a", "b"])
+    before = [Drive("a"), Drive("b")]
+    for number in range(1, 9):
+        counter.seconds_of_step(number, before)
+    after = [Drive("a"), before[1]]
+    assert [counter.seconds_of_step(number, after) for number in range(9, 12)] == [[3.0, 1.0], [2.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("error", [DeviceFailed("no memory"), DeviceCodeFailed("NameError: x")])
+def test_a_step_that_fails_on_a_machine_alone_ends_a_synchronous_run(error: DeviceFailed) -> None:
+    counter = Counter([Machine(error)], ["a"])
+    with pytest.raises(DeviceFailed, match="a: a step of 32 records cannot be counted") as told:
+        counter.seconds_of_step(1, [Drive("a")])
+    assert not isinstance(told.value, DeviceCodeFailed)
+    assert str(error) in str(told.value)
+
+
+@given(st.integers(0, 6), st.integers(0, 3 * MAX_RAW_STEPS), st.integers(1, 1 << 16))
+def test_counted_steps_of_a_round_fit_into_frames_that_each_begin_one(begin: int, steady: int, batch: int) -> None:
+    stages = [FIRST_STAGES[2]] * begin + [STEADY] * min(steady, 64 * MAX_SLICE_BYTES // batch)
+    parts = [RoundPart("a", Stratum(batch, batch, 0, stage, 0), place) for place, stage in enumerate(stages)]
+    frames = list(_in_frames(parts, batch))
+    assert all(len(frame) <= MAX_RAW_STEPS for frame in frames)
+    assert all(4 * batch * len(frame) <= MAX_SLICE_BYTES for frame in frames)
+    first, *others = frames
+    for frame in others:
+        assert frame[0] == parts[0] or not begin
+    own = [part for frame in others for part in frame if part.place >= len(first)]
+    assert [*first, *own] == parts
