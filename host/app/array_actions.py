@@ -44,7 +44,8 @@ class ArrayStatus(msgspec.Struct, frozen=True):
     """`csd-emu status` and `csd-emu up`.
 
     `state` is ``up``, ``damaged`` (devices are missing), ``down`` or ``unreadable`` (its state file is; csd-emu sweep
-    ends it).
+    ends it). `counts_for` is the array whose steps it counts: a virtual machine of the clock `sampled`, which comes and
+    goes with a run; null for every other array.
     """
 
     array: str
@@ -52,6 +53,7 @@ class ArrayStatus(msgspec.Struct, frozen=True):
     state: str
     port: int | None
     devices: list[DeviceStatus]
+    counts_for: str | None = None
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -147,8 +149,9 @@ def sweep_file(config: ArrayConfig, paths: Paths) -> SweepReport:
 
 def report_status(paths: Paths) -> StatusReport:
     """Return the status of every array with a state file; one whose file cannot be read is ``unreadable``."""
-    statuses = []
-    for name in _names(paths):
+    statuses, names = [], _names(paths)
+    counts_for = {counter_array(name, number): name for name in names for number in range(MAX_COUNTERS)}
+    for name in names:
         try:
             state = ArrayState.load(paths.arrays / name)
         except ConfigurationError:
@@ -157,7 +160,8 @@ def report_status(paths: Paths) -> StatusReport:
         if state is not None:
             config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
             with contextlib.closing(make_engine(config, paths)) as engine:
-                statuses.append(_status(state, config, engine))
+                status = _status(state, config, engine)
+                statuses.append(msgspec.structs.replace(status, counts_for=counts_for.get(name)))
     return StatusReport(statuses)
 
 

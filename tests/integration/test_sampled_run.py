@@ -146,6 +146,9 @@ def test_what_a_killed_run_leaves_ends_with_its_array(workshop: Workshop, csd_em
     run.kill()
     run.wait()
     assert len(workshop.agents()) == 4
+    told = {each["array"]: each for each in csd_emu("status", "--json").json("status")["arrays"]}
+    assert {name: each["counts_for"] for name, each in told.items()} == {"lab": None, "lab-counter0": "lab"}
+    assert "lab-counter0 (native): up, counts steps of lab" in csd_emu("status").out
     done = csd_emu("down", "lab")
     assert done.code == 0, done.err
     assert workshop.agents() == []
