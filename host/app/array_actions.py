@@ -160,8 +160,7 @@ def report_status(paths: Paths) -> StatusReport:
         if state is not None:
             config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
             with contextlib.closing(make_engine(config, paths)) as engine:
-                status = _status(state, config, engine)
-                statuses.append(msgspec.structs.replace(status, counts_for=counts_for.get(name)))
+                statuses.append(_status(state, config, engine, counts_for.get(name)))
     return StatusReport(statuses)
 
 
@@ -215,7 +214,7 @@ async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArraySt
         return started.state
 
 
-def _status(state: ArrayState, config: ArrayConfig, engine: Engine) -> ArrayStatus:
+def _status(state: ArrayState, config: ArrayConfig, engine: Engine, counts_for: str | None = None) -> ArrayStatus:
     running: set[str] = set()
     with contextlib.suppress(EnvironmentUnfit):  # their shaped link has gone: nobody reaches them
         running = set(engine.list_devices(config.name))
@@ -225,7 +224,7 @@ def _status(state: ArrayState, config: ArrayConfig, engine: Engine) -> ArrayStat
     ]
     missing = sum(device.state == "gone" for device in devices)
     state_word = "up" if missing == 0 else "down" if missing == len(devices) else "damaged"
-    return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices)
+    return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices, counts_for)
 
 
 def _names(paths: Paths) -> list[str]:

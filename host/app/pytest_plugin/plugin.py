@@ -49,18 +49,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse --csd-clock sampled where QEMU is missing, before any test runs."""
-    if session.config.getoption("csd_clock") != "sampled":
-        return
-    from csd_emu.util.qemu_tools import find_qemu
-    from firmware_agent.common.errors import EnvironmentUnfit
+    if session.config.getoption("csd_clock") == "sampled":
+        from csd_emu.util.qemu_tools import find_qemu
+        from firmware_agent.common.errors import EnvironmentUnfit
 
-    try:
-        find_qemu()
-    except EnvironmentUnfit as error:
-        raise pytest.UsageError(
-            f"--csd-clock sampled counts steps on a virtual machine, and that is not possible here: {error}; without "
-            "one --csd-engine native --csd-clock modelled is what is left"
-        ) from error
+        try:
+            find_qemu()
+        except EnvironmentUnfit as error:
+            raise pytest.UsageError(
+                f"--csd-clock sampled counts steps on a virtual machine, and that is not possible here: {error}; "
+                "without one --csd-engine native --csd-clock modelled is what is left"
+            ) from error
 
 
 @pytest.fixture

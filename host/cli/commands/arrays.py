@@ -189,9 +189,8 @@ def print_injection(report: InjectReport) -> None:
 
 def print_validation(report: ValidationReport) -> None:
     """Print what was checked, and the domain XML if it was asked for."""
-    machines = f"; virtual machines that count steps: {report.array['samplers']}"
-    counted = machines if report.array["clock"] == "sampled" else ""
-    console.print(f"{report.array['name']}: {len(report.devices)} drives ({report.engine}{counted}), valid")
+    machines = f"; virtual machines that count steps: {report.array['samplers']}" * (report.array["clock"] == "sampled")
+    console.print(f"{report.array['name']}: {len(report.devices)} drives ({report.engine}{machines}), valid")
     if report.job is not None:
         tried = "" if report.built else "; your own code was not run: --build imports and tries it"
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}", soft_wrap=True)
