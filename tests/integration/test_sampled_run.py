@@ -100,6 +100,7 @@ def test_weights_are_those_of_native_drives_and_seconds_those_of_counted_steps(
         assert told["counted_steps"] > 0
         assert told["error"] > 0
         assert told["not_counted"] == []
+        assert told["strata"]
         assert {part["clock"] for part in parts} == {"sampled"}
         assert all(sum(part["device_seconds"].values()) > 0 for part in parts)
     workshop.assert_clean()
