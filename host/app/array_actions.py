@@ -233,11 +233,9 @@ def _names(paths: Paths) -> list[str]:
 
 def _found(paths: Paths) -> list[str]:
     """Return the arrays of which devices exist, whether or not there is a folder."""
-    found = []
-    for engine in _engines("any", paths):
-        with contextlib.closing(engine):
-            found += engine.list_arrays()
-    return found
+    with contextlib.ExitStack() as stack:
+        engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines("any", paths)]
+        return [name for engine in engines for name in engine.list_arrays()]
 
 
 def _engines(name: str, paths: Paths) -> list[Engine]:
