@@ -240,6 +240,11 @@ class ArrayConfig(Config):
                 raise ValueError(f"devices[{number}]: drives: are real ones; add engine: remote, or leave them out")
             if engine == QEMU and group.data is not None:
                 raise ValueError(f"devices[{number}]: data: a virtual machine has no records of its own; leave it out")
+            if engine == NATIVE and group.data is not None and self.clock == SAMPLED:
+                raise ValueError(
+                    f"devices[{number}]: data: {group.data} lies in the drive, and with clock: {SAMPLED} a virtual "
+                    "machine counts steps, which has the job's records alone: leave data out, or take another clock"
+                )
         if REMOTE in self.engines and self.inventory is None:
             raise ValueError("engine: remote needs inventory: the file that says which drives there are")
         if REMOTE not in self.engines and self.inventory is not None:

@@ -28,6 +28,7 @@ RunClock = Literal["counted", "sampled", "native"]
 # Of a whole run; emulation takes seconds of wall time for a second of a drive.
 RUN_SECONDS = 4 * 3600.0
 _MEASURED_FILE, _SAID_CHARACTERS = "measured.json", 500
+_AGAIN = "-again"
 _PROGRAM = [sys.executable, "-P", "-m", "host"]
 
 
@@ -117,13 +118,17 @@ class KeptRuns:
     folder: Path
     anew: frozenset[str] = frozenset()
 
-    def run(self, name: str, job: Mapping[str, Any], array: ArrayConfig, clock: RunClock) -> ClockRun:
+    def run(
+        self, name: str, job: Mapping[str, Any], array: ArrayConfig, clock: RunClock, again: bool = False
+    ) -> ClockRun:
         """Return the kept run of this job file's content on this array, or run it now and keep it.
+
+        With `again` it is a second run of the same content, kept beside the first.
 
         Raises:
             EnvironmentUnfit: as `run_on_clock`.
         """
-        folder = self.folder / f"{name}-{clock}-{run_key(job, array, clock)}"
+        folder = self.folder / f"{name}-{clock}-{run_key(job, array, clock)}{_AGAIN * again}"
         measured = folder / _MEASURED_FILE
         if measured.exists() and clock not in self.anew:
             said = json.loads(measured.read_text(encoding="utf-8"))

@@ -60,12 +60,18 @@ def read_decisions(rounds: Sequence[RoundRecord], directory: Path) -> list[Decis
     return found
 
 
-def equal_decisions(one: Sequence[Decision], other: Sequence[Decision]) -> tuple[int, int]:
-    """Return how many decisions two runs have alike, and how many there are in either: each counts once."""
-    left, equal = list(other), 0
+def decisions_of_both(one: Sequence[Decision], other: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions of `one` that `other` has too, in order; each counts once."""
+    left, found = list(other), []
     for decision in one:
         match = next((each for each in left if decision.equals(each)), None)
         if match is not None:
             left.remove(match)
-            equal += 1
-    return equal, len(one) + len(left)
+            found.append(decision)
+    return found
+
+
+def equal_decisions(one: Sequence[Decision], other: Sequence[Decision]) -> tuple[int, int]:
+    """Return how many decisions two runs have alike, and how many there are in either: each counts once."""
+    equal = len(decisions_of_both(one, other))
+    return equal, len(one) + len(other) - equal

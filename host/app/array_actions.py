@@ -44,7 +44,8 @@ class ArrayStatus(msgspec.Struct, frozen=True):
     """`csd-emu status` and `csd-emu up`.
 
     `state` is ``up``, ``damaged`` (devices are missing), ``down`` or ``unreadable`` (its state file is; csd-emu sweep
-    ends it).
+    ends it). `counts_for` is the array whose steps it counts: a virtual machine of the clock `sampled`, which comes and
+    goes with a run; null for every other array.
     """
 
     array: str
@@ -52,6 +53,7 @@ class ArrayStatus(msgspec.Struct, frozen=True):
     state: str
     port: int | None
     devices: list[DeviceStatus]
+    counts_for: str | None = None
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -147,8 +149,9 @@ def sweep_file(config: ArrayConfig, paths: Paths) -> SweepReport:
 
 def report_status(paths: Paths) -> StatusReport:
     """Return the status of every array with a state file; one whose file cannot be read is ``unreadable``."""
-    statuses = []
-    for name in _names(paths):
+    statuses, names = [], _names(paths)
+    counts_for = {counter_array(name, number): name for name in names for number in range(MAX_COUNTERS)}
+    for name in names:
         try:
             state = ArrayState.load(paths.arrays / name)
         except ConfigurationError:
@@ -157,7 +160,7 @@ def report_status(paths: Paths) -> StatusReport:
         if state is not None:
             config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
             with contextlib.closing(make_engine(config, paths)) as engine:
-                statuses.append(_status(state, config, engine))
+                statuses.append(_status(state, config, engine, counts_for.get(name)))
     return StatusReport(statuses)
 
 
@@ -211,7 +214,7 @@ async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArraySt
         return started.state
 
 
-def _status(state: ArrayState, config: ArrayConfig, engine: Engine) -> ArrayStatus:
+def _status(state: ArrayState, config: ArrayConfig, engine: Engine, counts_for: str | None = None) -> ArrayStatus:
     running: set[str] = set()
     with contextlib.suppress(EnvironmentUnfit):  # their shaped link has gone: nobody reaches them
         running = set(engine.list_devices(config.name))
@@ -221,7 +224,7 @@ def _status(state: ArrayState, config: ArrayConfig, engine: Engine) -> ArrayStat
     ]
     missing = sum(device.state == "gone" for device in devices)
     state_word = "up" if missing == 0 else "down" if missing == len(devices) else "damaged"
-    return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices)
+    return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices, counts_for)
 
 
 def _names(paths: Paths) -> list[str]:
@@ -230,11 +233,9 @@ def _names(paths: Paths) -> list[str]:
 
 def _found(paths: Paths) -> list[str]:
     """Return the arrays of which devices exist, whether or not there is a folder."""
-    found = []
-    for engine in _engines("any", paths):
-        with contextlib.closing(engine):
-            found += engine.list_arrays()
-    return found
+    with contextlib.ExitStack() as stack:
+        engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines("any", paths)]
+        return [name for engine in engines for name in engine.list_arrays()]
 
 
 def _engines(name: str, paths: Paths) -> list[Engine]:

@@ -21,7 +21,8 @@ from host.config.resolve import check_plugins, resolve_run
 class ValidationReport(msgspec.Struct, frozen=True):
     """`csd-emu validate`: the configuration as resolved; `domains` holds the domain XML of each device (qemu).
 
-    `built` says whether the job's model, strategy and tuner were imported and tried.
+    `engine` is what the drives run on, several joined by ``+``: on the clock `sampled` processes, whatever the array
+    file's engine is. `built` says whether the job's model, strategy and tuner were imported and tried.
     """
 
     array: dict[str, Any]
@@ -29,6 +30,7 @@ class ValidationReport(msgspec.Struct, frozen=True):
     devices: list[str]
     domains: dict[str, str]
     built: bool = False
+    engine: str = ""
 
 
 def validate_files(
@@ -55,6 +57,7 @@ def validate_files(
         devices=[device.name for device in config.list_devices()],
         domains=domains,
         built=built,
+        engine=config.engine_label,
     )
 
 

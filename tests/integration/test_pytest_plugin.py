@@ -236,3 +236,16 @@ def test_goes_on(csd_array):
     done = project.test("--csd-engine=native")
     assert done.code == 0, done.out
     assert_nothing_left(workshop)
+
+
+def test_a_clock_that_needs_qemu_is_refused_without_it_before_any_test(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(project.folder))
+    project.write("test_own.py", "def test_own():\n    pass\n")
+    done = project.test("--csd-clock", "sampled")
+    assert done.code == pytest.ExitCode.USAGE_ERROR, done.out
+    assert "ERROR: --csd-clock sampled counts steps on a virtual machine, and that is not possible here" in done.out
+    assert "passed" not in done.out
+    assert "Traceback" not in done.out
+    assert project.test("--csd-clock", "modelled").code == 0

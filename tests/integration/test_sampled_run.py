@@ -100,6 +100,7 @@ def test_weights_are_those_of_native_drives_and_seconds_those_of_counted_steps(
         assert told["counted_steps"] > 0
         assert told["error"] > 0
         assert told["not_counted"] == []
+        assert told["strata"]
         assert {part["clock"] for part in parts} == {"sampled"}
         assert all(sum(part["device_seconds"].values()) > 0 for part in parts)
     workshop.assert_clean()
@@ -146,6 +147,9 @@ def test_what_a_killed_run_leaves_ends_with_its_array(workshop: Workshop, csd_em
     run.kill()
     run.wait()
     assert len(workshop.agents()) == 4
+    told = {each["array"]: each for each in csd_emu("status", "--json").json("status")["arrays"]}
+    assert {name: each["counts_for"] for name, each in told.items()} == {"lab": None, "lab-counter0": "lab"}
+    assert "lab-counter0 (native): up, counts steps of lab" in csd_emu("status").out
     done = csd_emu("down", "lab")
     assert done.code == 0, done.err
     assert workshop.agents() == []

@@ -98,6 +98,9 @@ def test_validate(workshop: Workshop, csd_emu: Command) -> None:
     assert (report["array"]["name"], report["job"]["model"], report["domains"]) == ("lab", "digits_cnn", {})
     assert csd_emu("validate", workshop.array, "--json").json("validate")["job"] is None
     assert "lab: 2 drives (native), valid" in csd_emu("validate", workshop.array).out
+    sampled = workshop.write("sampled.yaml", ARRAY | {"engine": "qemu"}), "--clock", "sampled"
+    assert "(native; virtual machines that count steps: 1), valid" in csd_emu("validate", *sampled).out
+    assert csd_emu("validate", *sampled, "--json").json("validate")["engine"] == "native"
     workshop.assert_clean()
     assert not workshop.home.exists()
 

@@ -28,6 +28,11 @@ class SampledJob:
     array: Mapping[str, Any]
     quick: bool = False
 
+    @property
+    def decides(self) -> bool:
+        """Whether a tuner or planner decides from measured seconds, so that two counted runs may decide otherwise."""
+        return "tuner" in self.job or "planner" in self.job
+
     def content(self, seed: int) -> dict[str, Any]:
         """Return the content of its job file."""
         return {"model": "digits_cnn", "data": {"source": "digits"}, **self.job, "seed": seed}

@@ -28,6 +28,7 @@ from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import ConfigurationError, CsdError, user_errors
 from host.app.array_actions import bring_up, sweep
 from host.app.inject_fault import Injection, inject_fault
+from host.config.job_file import DEFAULT_DATA
 from host.core.console import errors as spoken
 from host.core.console import log_to_terminal
 from host.core.interrupts import INTERRUPTS
@@ -98,6 +99,10 @@ class Keeper:
         if config not in self._prepared:
             with contextlib.closing(make_engine(config, self._paths)) as engine:
                 engine.prepare(Silent())
+            if config.sampled:
+                from host.training.sampling.sampler_machine import SamplerMachine  # torch
+
+                SamplerMachine(ArrayRequest(config, DEFAULT_DATA, 0), 0, self._paths, Silent(), lambda *_: None)
             self._prepared.append(config)
         devices = [device.name for device in config.list_devices()]
         consoles = {name: str(self._paths.arrays / self._name / "devices" / name / "console.log") for name in devices}

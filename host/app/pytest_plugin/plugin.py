@@ -47,6 +47,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse --csd-clock sampled where QEMU is missing, before any test runs."""
+    if session.config.getoption("csd_clock") == "sampled":
+        from csd_emu.util.qemu_tools import find_qemu
+        from firmware_agent.common.errors import EnvironmentUnfit
+
+        try:
+            find_qemu()
+        except EnvironmentUnfit as error:
+            raise pytest.UsageError(
+                f"--csd-clock sampled counts steps on a virtual machine, and that is not possible here: {error}; "
+                "without one --csd-engine native --csd-clock modelled is what is left"
+            ) from error
+
+
 @pytest.fixture
 def csd_array(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CsdArray]:
     """Give the test an array of drives, which comes up with its first job and may stay up for the next test."""

@@ -162,7 +162,8 @@ def print_status(report: StatusReport) -> None:
     for array in report.arrays:
         table = Table(
             *("drive", "profile", "state", "records", "incarnation"),
-            title=f"{array.array} ({array.engine}): {array.state}",
+            title=f"{array.array} ({array.engine}): {array.state}"
+            + (f", counts steps of {array.counts_for}" if array.counts_for else ""),
         )
         for device in array.devices:
             table.add_row(device.name, device.profile, device.state, str(device.samples), str(device.incarnation))
@@ -188,8 +189,8 @@ def print_injection(report: InjectReport) -> None:
 
 def print_validation(report: ValidationReport) -> None:
     """Print what was checked, and the domain XML if it was asked for."""
-    engines = dict.fromkeys(group["engine"] or report.array["engine"] for group in report.array["devices"])
-    console.print(f"{report.array['name']}: {len(report.devices)} drives ({'+'.join(engines)}), valid")
+    machines = f"; virtual machines that count steps: {report.array['samplers']}" * (report.array["clock"] == "sampled")
+    console.print(f"{report.array['name']}: {len(report.devices)} drives ({report.engine}{machines}), valid")
     if report.job is not None:
         tried = "" if report.built else "; your own code was not run: --build imports and tries it"
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}", soft_wrap=True)

@@ -29,6 +29,7 @@ from host.core.sampling.strata import (
     StratumSamples,
     phase_values,
 )
+from host.core.sampling.stratum_record import list_strata
 
 # So many steps of the first two stages are counted before the mean stands for others, from this share of all seconds
 # on; of a stratum with less of them fewer, but the least; more, up to the most, if they differ, until half of the
@@ -95,6 +96,8 @@ class SampledSteps:
         self._devices: defaultdict[str, _Device] = defaultdict(_Device)
         # Steps that were begun.
         self._begun: Counter[Stratum] = Counter()
+        # Steps that have a mean's seconds.
+        self._stood_for: Counter[Stratum] = Counter()
         # Devices to look at, and those that another one's change has warned of.
         self._suspects: set[str] = set()
         self._warned: set[str] = set()
@@ -254,6 +257,7 @@ class SampledSteps:
             totals.own_steps += 1
             return counted
         totals.taken.update(strata)
+        self._stood_for.update(strata)
         for stratum in strata:
             totals.shares[stratum] += 1 / max(1, self.strata[stratum].count)
         means = [self.mean(stratum) for stratum in strata]
@@ -304,6 +308,7 @@ class SampledSteps:
             error=math.hypot(max(errors, default=0.0), MACHINE_SPREAD),
             start_share=starts / whole if whole else 0.0,
             not_counted=sorted(device for device, each in totals.items() if each.failed),
+            strata=list_strata(self.strata, self._stood_for),
         )
 
     def _seconds(self, totals: _Totals) -> float:

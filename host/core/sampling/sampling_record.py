@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from host.core.sampling.stratum_record import StratumRecord
+
 _MOST_NAMES = 8
 
 
@@ -19,6 +21,7 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
         start_share: what the first steps of a job, batch size or round took longer than later ones, over all seconds:
             these are few, and those of one drive stand for all.
         not_counted: drives of which a kind of step could not be counted: their seconds lack it.
+        strata: the kinds of steps since the run began, or was resumed: those with most seconds.
     """
 
     counted_steps: int
@@ -26,6 +29,7 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: float
     start_share: float
     not_counted: list[str] = msgspec.field(default_factory=list)
+    strata: list[StratumRecord] = msgspec.field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -67,4 +71,5 @@ def add_sampling(rounds: Sequence[tuple[SamplingRecord | None, float]]) -> Sampl
         error=mean([record.error for record, _ in records]),
         start_share=mean([record.start_share for record, _ in records]),
         not_counted=sorted({device for record, _ in records for device in record.not_counted}),
+        strata=records[-1][0].strata,
     )

@@ -290,11 +290,36 @@ def test_engine_and_clock_of_the_command_line_replace_those_of_the_file_alone(
             {"clock": "sampled", "engine": "remote", "inventory": "x.yaml", "devices": [{"drives": ["a"]}]},
             "clock: sampled is for drives that are no real ones",
         ),
+        *(
+            (
+                {"clock": "sampled", "devices": [{"profile": "newport"}, {"profile": "newport", "data": "/own"} | own]},
+                r"devices\[1\]: data: /own lies in the drive, .*: leave data out, or take another clock",
+            )
+            for own in ({}, {"engine": "qemu"})
+        ),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         load(tmp_path, ARRAY | more, ArrayConfig)
+
+
+def test_records_in_place_go_with_every_clock_but_the_sampled_one(tmp_path: Path) -> None:
+    groups: list[dict[str, Any]] = [{"profile": "newport"}, {"profile": "newport", "data": "/own"}]
+    path = tmp_path / "array.yaml"
+    path.write_text(yaml.safe_dump(ARRAY | {"devices": groups}))
+    for clock in CLOCKS:
+        if clock == "sampled":
+            with pytest.raises(ConfigurationError, match=r"--clock: .*devices\[1\]: data: /own"):
+                read_array(path, ArrayChanges(clock=clock))
+        else:
+            assert [drive.data for drive in read_array(path, ArrayChanges(clock=clock)).list_devices()] == [
+                None,
+                "/own",
+            ]
+    real = {"engine": "remote", "drives": ["bay-1"], "data": "/own"}
+    mixed = ARRAY | {"clock": "sampled", "inventory": "x.yaml", "devices": [groups[0], real]}
+    assert ArrayConfig.model_validate(mixed).sampled == {"csd-00"}  # real drives have their own clock
 
 
 class Renamed(Config):

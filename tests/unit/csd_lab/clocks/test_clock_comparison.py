@@ -2,63 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_lab.clocks import clock_runs
 from csd_lab.clocks.clock_comparison import (
     ARRAY,
-    ClockComparison,
     ComparedSeconds,
     check_made,
     compare_runs,
     compare_seconds,
     errors_of,
 )
-from csd_lab.clocks.clock_runs import ClockRun, RunClock, array_on_clock, run_key
+from csd_lab.clocks.clock_runs import ClockRun, KeptRuns, RunClock, array_on_clock, run_key
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.records import DeviceStep, EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
+from host.core.records import DeviceStep, RoundRecord, StepRecord
 from host.core.sampling.sampling_record import SamplingRecord
-from host.monitoring.run_directory import RECORDS_FILE, WEIGHTS_FILE
+from tests.support.clock_comparisons import ERROR, compared, run_of
 from tests.support.records import device_round, round_record
-
-ERROR = 0.01
-
-
-def run_of(
-    folder: Path, clock: RunClock, seconds: Sequence[float], weights: float = 1.0, batch: int = 32, note: str = ""
-) -> ClockRun:
-    """A run directory with rounds of one drive of these seconds, retuned in its first step."""
-    sampling = SamplingRecord(counted_steps=1, steps=2, error=ERROR, start_share=0.0) if clock == "sampled" else None
-    records: list[RoundRecord | EventRecord] = [
-        round_record(
-            [device_round("csd-00", 64, PhaseSeconds(forward=each), clock=clock)],
-            round=number,
-            sampling=sampling,
-            steps=[StepRecord(step=number, loss=1.0, learning_rate=0.1, array_seconds=each)],
-            retunes=[RetuneRecord(step=2, reason="", before={}, after={"csd-00": batch})] if number == 2 else [],
-        )
-        for number, each in enumerate(seconds, start=1)
-    ]
-    if note:
-        records.append(EventRecord("csd-00", EventKind.NOTE, note))
-    directory = folder / clock
-    directory.mkdir(parents=True)
-    (directory / RECORDS_FILE).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in records))
-    save_file({"w": np.full(3, weights, np.float32)}, directory / WEIGHTS_FILE)
-    return ClockRun(clock, directory, 100.0 if clock == "counted" else 20.0, 1.0)
-
-
-def compared(*runs: ClockRun) -> ClockComparison:
-    return compare_runs("job", "array", "cycles", {run.clock: run for run in runs})
 
 
 def test_seconds_of_drives_and_array_are_compared_with_the_stated_interval(tmp_path: Path) -> None:
@@ -162,6 +128,26 @@ def test_kept_runs_of_other_content_are_not_taken() -> None:
     }
     assert len(keys) == 4
     assert run_key(job, array(), "counted") == run_key(dict(job), array(engine="native"), "counted")
+
+
+def test_a_second_run_of_the_same_content_is_kept_beside_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def run(_: Path, __: ArrayConfig, clock: RunClock, folder: Path, runs: Path) -> ClockRun:
+        (directory := runs / "run").mkdir(parents=True)
+        made.append(folder)
+        return ClockRun(clock, directory, float(len(made)), 1.0)
+
+    monkeypatch.setattr(clock_runs, "run_on_clock", run)
+    kept = KeptRuns(tmp_path)
+
+    def wall_seconds(again: bool) -> float:
+        return kept.run("job", {"seed": 0}, array(), "counted", again=again).wall_seconds
+
+    assert [wall_seconds(again) for again in (False, True, False, True)] == [1.0, 2.0, 1.0, 2.0]
+    assert len(set(made)) == 2
 
 
 def test_real_drives_are_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.clocks.decisions import Decision, equal_decisions
+from csd_lab.clocks.decisions import Decision, decisions_of_both, equal_decisions
 
 
 def decision(step: int = 1, what: str = "retune", choice: str = "", **batches: int) -> Decision:
@@ -40,3 +40,16 @@ def test_step_devices_and_choice_must_be_the_same() -> None:
     assert not decision(a=8).equals(decision(b=8))
     assert not decision(a=8).equals(decision(a=8, b=8))
     assert not decision(what="plan", choice="2 newport").equals(decision(what="plan", choice="1 newport"))
+
+
+@given(DECISIONS, DECISIONS)
+def test_what_both_have_is_of_each(one: list[Decision], other: list[Decision]) -> None:
+    alike = decisions_of_both(one, other)
+    assert len(alike) == equal_decisions(one, other)[0]
+    assert decisions_of_both(alike, one) == alike
+    assert not [each for each in alike if not any(each.equals(theirs) for theirs in other)]
+
+
+def test_a_decision_is_matched_once() -> None:
+    one = [decision(step=1, a=8), decision(step=1, a=8), decision(step=2, a=8)]
+    assert decisions_of_both(one, [decision(step=1, a=8)]) == one[:1]

@@ -2,58 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from msgspec import structs
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_lab.bench.sampling.bench_sampled import resample, sampled_figures, sampled_job
 from csd_lab.bench.sampling.sampled_jobs import JOBS
 from csd_lab.bench.sampling.unseen_disturbance import MOST_STEPS, Notice
-from csd_lab.clocks.clock_comparison import ARRAY, ClockComparison, ComparedSeconds
+from csd_lab.clocks.clock_comparison import ARRAY
 from csd_lab.clocks.clock_runs import array_on_clock
+from csd_lab.clocks.counted_repeat import CountedRepeat, RepeatedSeconds
 from csd_lab.clocks.resampling import Held
 from csd_lab.clocks.step_series import DevicePass, SeriesStep, StepSeries
 from host.config.job_file import JobConfig, check_mode
-from host.core.sampling.sampling_record import SamplingRecord
-
-
-def comparison(name: str, drive_error: float, array_error: float, **fields: Any) -> ClockComparison:
-    def seconds(of: str, error: float) -> ComparedSeconds:
-        return ComparedSeconds(of=of, counted_seconds=1.0, sampled_seconds=1 + error, interval_seconds=0.01)
-
-    usual: dict[str, Any] = {
-        "mode": "sync",
-        "core_model": "cycles",
-        "rounds": 1,
-        "more_rounds": [0, 0],
-        "steps": 10,
-        "sampling": SamplingRecord(counted_steps=4, steps=40, error=0.01, start_share=0.0),
-        "counted_decisions": [],
-        "sampled_decisions": [],
-        "equal_decisions": 0,
-        "decisions": 0,
-        "weights_difference": None,
-        "counted_weights_difference": 0.0,
-        "counted_wall_seconds": 100.0,
-        "sampled_wall_seconds": 30.0,
-        "load_averages": [1.0, 1.0],
-        "sampled_notes": [],
-    }
-    errors = [seconds("csd-00", drive_error), seconds(ARRAY, array_error)]
-    return ClockComparison(job=name, array="lab", seconds=errors, **usual | fields)
+from tests.support.clock_comparisons import comparison
 
 
 def notice(steps: int | None) -> Notice:
     return Notice(weight=100, before=0, step=20, steps=steps, false=0)
 
 
+REPEAT = CountedRepeat(
+    seconds=[
+        RepeatedSeconds(of="csd-00", first_seconds=3.0, second_seconds=4.0),
+        RepeatedSeconds(of=ARRAY, first_seconds=5.0, second_seconds=4.5),
+    ],
+    second_decisions=[],
+    equal_decisions=3,
+    decisions=14,
+    sampled_equal_decisions=2,
+)
 HELD = {"a": [Held(device="csd-00", error=0.001, half_width=0.002), Held(device="csd-00", error=0.1, half_width=0.002)]}
 
 
 def test_the_worse_of_drives_and_arrays_counts() -> None:
     compared = [comparison("a", 0.001, -0.02), comparison("b", -0.003, 0.002), comparison("c", 0.002, 0.001)]
-    figures = sampled_figures(compared, HELD, [notice(2), notice(5)])
+    figures = sampled_figures(compared, {}, HELD, [notice(2), notice(5)])
     assert figures["error_worst"] == pytest.approx(0.02)
     assert figures["error_median"] == pytest.approx(0.002)
     assert figures["coverage"] == 0.5
@@ -62,28 +46,47 @@ def test_the_worse_of_drives_and_arrays_counts() -> None:
 
 def test_wall_seconds_are_summed_before_they_are_divided() -> None:
     slow = comparison("a", 0.0, 0.0, counted_wall_seconds=300.0, sampled_wall_seconds=30.0)
-    figures = sampled_figures([slow, comparison("b", 0.0, 0.0)], HELD, [notice(1)])
+    figures = sampled_figures([slow, comparison("b", 0.0, 0.0)], {}, HELD, [notice(1)])
     assert figures["wall_over_counted"] == pytest.approx(60 / 400)
 
 
 def test_what_was_not_compared_is_no_figure() -> None:
-    figures = sampled_figures([comparison("a", 0.0, 0.0)], HELD, [notice(1)])
+    figures = sampled_figures([comparison("a", 0.0, 0.0)], {}, HELD, [notice(1)])
     assert figures["weights_compared"] == 0
     assert not {"weights_difference", "decisions_equal"} & set(figures)
     compared = [comparison("a", 0.0, 0.0, weights_difference=0.0, decisions=4, equal_decisions=3)]
-    figures = sampled_figures(compared, HELD, [notice(1)])
+    figures = sampled_figures(compared, {}, HELD, [notice(1)])
     assert (figures["weights_difference"], figures["weights_compared"], figures["decisions_equal"]) == (0.0, 1, 0.75)
 
 
 def test_a_disturbance_that_was_never_seen_is_no_good_figure() -> None:
-    assert sampled_figures([comparison("a", 0.0, 0.0)], HELD, [notice(1), notice(None)])["noticed"] == MOST_STEPS
+    assert sampled_figures([comparison("a", 0.0, 0.0)], {}, HELD, [notice(1), notice(None)])["noticed"] == MOST_STEPS
 
 
 def test_samples_have_what_a_figure_was_made_of() -> None:
-    sample = sampled_job(comparison("a", 0.01, 0.0), HELD["a"])
+    sample = sampled_job(comparison("a", 0.01, 0.0), REPEAT, HELD["a"])
     assert sample["seconds"][0]["error"] == pytest.approx(0.01)
     assert sample["wall_over_counted"] == pytest.approx(0.3)
     assert sample["resampled"]["coverage"] == 0.5
+    assert sample["counted_again"]["seconds_worst"] == pytest.approx(0.25)
+    assert "counted_again" not in sampled_job(comparison("a", 0.01, 0.0), None, HELD["a"])
+
+
+def test_jobs_whose_counted_runs_decide_otherwise_are_left_out_of_one_figure_alone() -> None:
+    compared = [comparison("a", 0.05, 0.0), comparison("b", 0.002, -0.003), comparison("once", 0.001, 0.0)]
+    repeats = {"a": REPEAT, "b": structs.replace(REPEAT, equal_decisions=14, seconds=REPEAT.seconds[1:])}
+    figures = sampled_figures(compared, repeats, HELD, [notice(1)])
+    assert figures["error_worst"] == pytest.approx(0.05)
+    assert figures["error_worst_repeating"] == pytest.approx(0.003)
+    assert figures["counted_repeats_worst"] == pytest.approx(0.25)
+    assert "counted_repeats_worst" not in sampled_figures(compared, {}, HELD, [notice(1)])
+    assert "error_worst_repeating" not in sampled_figures(compared[:1], repeats, HELD, [notice(1)])
+
+
+def test_jobs_that_decide_from_seconds_are_counted_twice() -> None:
+    assert {job.name for job in JOBS if job.decides} == {"hypertune", "stannis", "planner", "two-disturbed"}
+    # Rounds of two runs are compared one by one, so none may end at a target.
+    assert not [job.name for job in JOBS if job.decides and "target" in job.job]
 
 
 def test_every_job_is_a_job_on_an_array() -> None:

@@ -3,7 +3,9 @@
 import io
 import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +14,13 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.paths import Paths
+from csd_emu.util.qemu_tools import find_qemu
 from firmware_agent.common.errors import ConfigurationError, CsdError, DeviceError, DeviceLost, EnvironmentUnfit
 from host.app.pytest_plugin.array_pool import ArrayPool, file_name
 from host.app.pytest_plugin.csd_array import Running, read_records
 from host.app.pytest_plugin.keeper import Keeper
 from host.app.pytest_plugin.keeper_client import Ticket
-from host.app.pytest_plugin.plugin import merge
+from host.app.pytest_plugin.plugin import merge, pytest_sessionstart
 from tests import ROOT
 
 
@@ -119,6 +122,40 @@ def test_a_crash_in_the_keeper_is_an_answer_with_its_traceback(error: BaseExcept
     ticket.set_result(json.loads(answers.getvalue()))
     with pytest.raises(CsdError, match=rf"(?s){type(error).__name__}.*in the keeper.*test_pytest_plugin.py"):
         ticket.take(0)
+
+
+@pytest.fixture
+def no_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    find_qemu.cache_clear()
+    yield
+    find_qemu.cache_clear()
+
+
+@pytest.mark.usefixtures("no_qemu")
+@pytest.mark.parametrize("keys", [{"clock": "sampled"}, {"clock": "sampled", "engine": "native"}])
+def test_drives_whose_steps_nobody_can_count_are_no_array(keys: dict[str, Any], tmp_path: Path) -> None:
+    answers = io.BytesIO()
+    keeper = Keeper("lab", Paths(tmp_path, tmp_path, tmp_path), answers)
+    message = {"number": 1, "do": "open", "keys": keys | {"devices": [{"profile": "newport"}]}, "folder": str(tmp_path)}
+    with keeper.answering(1):
+        keeper._open(message)
+    told = json.loads(answers.getvalue())
+    assert told["error"] == "EnvironmentUnfit"
+    assert told["message"].startswith("clock: sampled counts steps on a virtual machine, and that is not possible")
+    assert keeper._open(message | {"keys": message["keys"] | {"clock": "wall", "engine": "native"}})["devices"]
+
+
+@pytest.mark.usefixtures("no_qemu")
+def test_a_session_whose_clock_cannot_be_had_ends_before_its_first_test() -> None:
+    def start(clock: str | None) -> None:
+        session: Any = SimpleNamespace(config=SimpleNamespace(getoption={"csd_clock": clock}.get))
+        pytest_sessionstart(session)
+
+    for clock in (None, "wall", "modelled"):
+        start(clock)
+    with pytest.raises(pytest.UsageError, match=r"qemu-\S+ is not installed.*--csd-clock modelled is what is left"):
+        start("sampled")
 
 
 def test_whoever_waits_for_a_round_learns_whether_it_takes_too_long_or_the_run_has_ended(tmp_path: Path) -> None:

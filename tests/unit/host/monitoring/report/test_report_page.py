@@ -16,6 +16,7 @@ from host.core.failures import Failure, FailureRecord
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.run_stats import RunStats
 from host.core.sampling.sampling_record import SamplingRecord
+from host.core.sampling.stratum_record import StratumRecord
 from host.core.slice_record import SliceRecord
 from host.core.summary import summarise
 from host.monitoring.report.compare_baseline import compare
@@ -94,6 +95,33 @@ def test_how_far_seconds_rest_on_samples_is_told_of_the_run_and_of_each_round(
     assert page.count("13 of 368, ±0.20 %") == 2
     assert ("seconds of csd-01 are missing" in page) == (page.count(", 1 drives missing") == 2) == bool(missing)
     assert "Sampling" not in page_of(write_run(tmp_path / "other", array_rounds(2, NAMES))).text
+
+
+@pytest.mark.slow
+def test_strata_of_the_last_round_are_a_table(tmp_path: Path) -> None:
+    known = StratumRecord(
+        records=32,
+        micro_batch=16,
+        weight=100,
+        stage="steady",
+        level=1,
+        counted_steps=7,
+        steps=1234,
+        mean_seconds=0.5,
+        scatter=0.0123,
+    )
+    unknown = msgspec.structs.replace(known, stage="second of a round", mean_seconds=None, scatter=None)
+    rounds = array_rounds(2, NAMES)
+    for number, strata in enumerate(([unknown] * 3, [known, unknown])):
+        sampling = SamplingRecord(counted_steps=13, steps=368, error=0.002, start_share=0.005, strata=strata)
+        rounds[number] = msgspec.structs.replace(rounds[number], sampling=sampling)
+    text = " ".join(page_of(write_run(tmp_path, rounds)).text.split())
+    assert "since the run began, or was resumed; those with most seconds, 2 of them" in text
+    cells = re.findall(r"<tr>(<td.*?)</tr>", page_of(tmp_path).raw)
+    rows = [[re.sub("<[^>]*>", "", cell) for cell in re.split("</t[dh]>", row)] for row in cells]
+    assert ["32", "16", "100", "steady", "1", "7", "1234", format_seconds(0.5), "1.23 %", ""] in rows
+    assert ["32", "16", "100", "second of a round", "1", "7", "1234", "unknown", "unknown", ""] in rows
+    assert len([row for row in rows if "second of a round" in row]) == 1
 
 
 @pytest.mark.slow
