@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
 _MOST_NAMES = 8
+
+
+class DriveSeconds(msgspec.Struct, frozen=True, kw_only=True):
+    """A drive's seconds on the clock ``sampled``, as a virtual machine counts them: before its profile scales them.
+
+    Attributes:
+        seconds: of its steps.
+        half_width_seconds: of their 95 % interval.
+    """
+
+    seconds: float
+    half_width_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Half width of the interval, over the seconds."""
+        return self.half_width_seconds / self.seconds if self.seconds else 0.0
 
 
 class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +37,7 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
         start_share: what the first steps of a job, batch size or round took longer than later ones, over all seconds:
             these are few, and those of one drive stand for all.
         not_counted: drives of which a kind of step could not be counted: their seconds lack it.
+        drives: all others, with their own seconds and intervals; `error` is of the least certain of them.
     """
 
     counted_steps: int
@@ -26,6 +45,7 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: float
     start_share: float
     not_counted: list[str] = msgspec.field(default_factory=list)
+    drives: dict[str, DriveSeconds] = msgspec.field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -61,10 +81,18 @@ def add_sampling(rounds: Sequence[tuple[SamplingRecord | None, float]]) -> Sampl
     def mean(values: Sequence[float]) -> float:
         return sum(v * s for v, (_, s) in zip(values, records, strict=True)) / seconds if seconds else 0.0
 
+    def drive(name: str) -> DriveSeconds:
+        rounds = [record.drives[name] for record, _ in records if name in record.drives]
+        return DriveSeconds(
+            seconds=math.fsum(each.seconds for each in rounds),
+            half_width_seconds=math.fsum(each.half_width_seconds for each in rounds),
+        )
+
     return SamplingRecord(
         counted_steps=sum(record.counted_steps for record, _ in records),
         steps=sum(record.steps for record, _ in records),
         error=mean([record.error for record, _ in records]),
         start_share=mean([record.start_share for record, _ in records]),
         not_counted=sorted({device for record, _ in records for device in record.not_counted}),
+        drives={name: drive(name) for name in dict.fromkeys(name for record, _ in records for name in record.drives)},
     )

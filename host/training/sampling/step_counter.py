@@ -100,11 +100,11 @@ class StepCounter:
             async def count(number: int, turns: list[list[str]] = turns) -> None:
                 for device in turns[number]:
                     said = await self._count_part(number, own[device].work, outbound, gathering, extensions)
-                    self._count(device, begun[device], said, number)
-                    counted[device] = said
+                    if self._count(device, begun[device], said, number).stage == begun[device].stage:
+                        counted[device] = said
 
             await asyncio.gather(*map(count, range(len(self._machines))))
-            chosen = [device for device, stratum in begun.items() if self.steps.mean(stratum) is None][:1]
+            chosen = self.steps.choose_again(begun)
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
@@ -130,7 +130,8 @@ class StepCounter:
     def _sizes(self, device: str, batch_size: int) -> list[int]:
         return round_sizes(len(self._places[device]), self._epochs, batch_size)
 
-    def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> None:
+    def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> Stratum:
+        """Take note of a counted step; return its stratum."""
         before = self.steps.strata[stratum].mean.total
         found = self.steps.count(device, stratum, seconds, machine)
         samples = self.steps.strata[found]
@@ -145,6 +146,7 @@ class StepCounter:
                 f"steps of {found.records} records differ by {samples.deviation:.1%} (standard deviation of "
                 f"{samples.count}): what they compute depends on weights or records, so their seconds are less certain",
             )
+        return found
 
     def _taken(self, device: str, strata: Sequence[Stratum], counted: PhaseSeconds | None = None) -> PhaseSeconds:
         strata = [stratum._replace(level=self.steps.level(device, stratum.size)) for stratum in strata]
