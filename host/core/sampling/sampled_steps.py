@@ -35,14 +35,14 @@ from host.core.sampling.strata import (
 # So many steps of the first two stages are counted before the mean stands for others, from this share of all seconds
 # on; of a stratum with less of them fewer, but the least; more, up to the most, if they differ, until half of the
 # interval of their mean, times that share, is so small. Never more are counted than the mean stands for.
-STEADY_STEPS, LEAST_STEPS, MOST_STEPS, _LARGE_SHARE, _ENOUGH = 3, 2, 20, 0.1, 0.0075
+STEADY_STEPS, LEAST_STEPS, MOST_STEPS, _LARGE_SHARE, _ENOUGH = 4, 2, 20, 0.1, 0.007
 # In a synchronous run a step is counted at least every so many, the drives taking turns.
 CHECK_STEPS = 5
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all, for a machine takes fewer steps
 # than the drives, and its first dozens are slower; of what a machine's first step of all takes longer than its second,
-# which differs by a third (standard deviation) from machine to machine; and of what other first steps take longer than
+# which differs from machine to machine by a third (standard deviation); and of what other first steps take longer than
 # steady ones, which differs by a tenth (`csd-emu bench sampled`, ten jobs).
-MACHINE_SPREAD, START_SPREAD, FIRST_SPREAD = 0.003, 1.0, 0.3
+MACHINE_SPREAD, START_SPREAD, FIRST_SPREAD = 0.002, 0.7, 0.3
 _PHASES = PhaseSeconds.__struct_fields__
 
 

@@ -13,8 +13,8 @@ from scipy.special import stdtrit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
 # Stages: all steps but those below; those of the first federated round; copying the weights out; a drive's first step
-# of all; its first ones of a size, for which torch and the kernel have no memory yet; those that follow them in the first
-# round; and the steps that begin a later round, with a new optimiser and what the exchange has left to do.
+# of all; its first ones of a size, for which torch and the kernel have no memory yet; those that follow them in the
+# first round; and the steps that begin a later round, with a new optimiser and what the exchange has left to do.
 STEADY, FIRST_ROUND, ENCODE, START = "steady", "first round", "encode", "first of all"
 STAGES = {1: "first", 2: "second"}
 FIRST_STAGES = [FIRST_ROUND, FIRST_ROUND, "third", "fourth"]

@@ -103,12 +103,12 @@ def test_the_first_steps_of_a_size_are_strata_of_their_own() -> None:
         return {0: 5.0, 1: 1.2}.get(sampled.used(0).total(), 1.0)
 
     taken, _ = run_steps(sampled, {"a": 8, "b": 8, "c": 8}, 20, truth)
-    assert [result["c"] for result in taken[:3]] == [5.0, 1.2, 1.0]
-    assert all(result == dict.fromkeys("abc", 1.0) for result in taken[2:])
+    assert [result["c"] for result in taken[:3]] == pytest.approx([5.0, 1.2, 1.0])
+    assert all(result == pytest.approx(dict.fromkeys("abc", 1.0)) for result in taken[2:])
     record = sampled.record()
-    # 4.2 s of each drive's 24.2 s; as much in either direction is what another machine's first step may take.
+    # 4.2 s of each drive's 24.2 s; of that two thirds in either direction is what another machine may take.
     assert record.start_share == pytest.approx(4.2 / 24.2, rel=0.35)
-    assert 0.15 < record.error < 0.2
+    assert 0.1 < record.error < 0.15
 
 
 @pytest.mark.parametrize(("noise", "most"), [(0.001, 0.004), (0.03, 0.03)])
@@ -157,7 +157,7 @@ def test_when_one_drive_changes_the_others_are_looked_at_when_it_is_sure() -> No
     taken, _ = run_steps(sampled, sizes, 40, truth)
     first = next(number for number, result in enumerate(taken) if 2.0 in result.values())
     assert first <= 20 + CHECK_STEPS * len(sizes)
-    assert all(result == {"a": 2.0, "b": 2.0, "c": 1.0} for result in taken[first + 3 :])
+    assert all(result == pytest.approx({"a": 2.0, "b": 2.0, "c": 1.0}) for result in taken[first + 3 :])
 
 
 def test_a_competing_task_is_a_stratum_of_its_own() -> None:
@@ -165,7 +165,7 @@ def test_a_competing_task_is_a_stratum_of_its_own() -> None:
     run_steps(sampled, {"a": 8}, 20, lambda *_: 1.0)
     taken, counted = run_steps(sampled, {"a": 8}, 10, lambda *_: 2.0, weight=100, first=21)
     assert counted >= STEADY_STEPS
-    assert [result["a"] for result in taken] == [2.0] * 10
+    assert [result["a"] for result in taken] == pytest.approx([2.0] * 10)
     assert sampled.level("a", (8, 8)) == 0
 
 
@@ -243,12 +243,11 @@ def test_a_drive_whose_steps_scatter_does_not_widen_the_interval_of_another() ->
 
 def test_steps_of_a_drive_that_were_counted_are_another_machines_nevertheless() -> None:
     sampled, generator = SampledSteps(), np.random.default_rng(1)
-    for step in range(1, 40):
+    for _ in range(39):
         begun = sampled.begin_step("a", 8, 8, 100)
         seconds = seconds_of(float(generator.uniform(0.7, 1.3)))
         sampled.count("a", begun, seconds)
         sampled.take("a", [begun], seconds)
-        assert step
     # Differences of two uniform draws of 0.6 s: 39 steps of a standard deviation of 0.245 s.
     assert sampled.record().drives["a"].error == pytest.approx(1.96 * 0.245 / math.sqrt(39), rel=0.35)
 
