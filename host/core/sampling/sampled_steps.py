@@ -135,8 +135,11 @@ class SampledSteps:
         state.steps[size] += 1
         number = state.steps[size]
         stratum = Stratum(*size, weight, _stage_of(state.steps, size, stage), state.levels[size])
-        seen = stratum.stage == START or self.strata[stratum].count
-        if number in STAGES and not seen and all(m[size] >= number for m in self._machines):
+        if (
+            stratum.stage in STAGES.values()
+            and not self.strata[stratum].count
+            and all(taken[size] >= number for taken in self._machines)
+        ):
             stratum, number = stratum._replace(stage=stage), 0  # no machine can take such a step any more
         # Of a size whose first steps were seen, what begins a round is a steady step and a difference.
         self._begun[stratum if number in STAGES else stratum.steady] += 1
@@ -148,9 +151,7 @@ class SampledSteps:
         As many as its share of all seconds asks for, at most all.
         """
         samples, begun = self.strata[stratum], self._begun[stratum]
-        if stratum.stage == START:
-            return int(not any(taken[stratum.size] for taken in self._machines))
-        if stratum.stage in STAGES.values():
+        if stratum.stage in (START, *STAGES.values()):
             return int(begun > samples.count == 0)
         if not stratum.is_steady or not begun:
             return 0
@@ -203,12 +204,14 @@ class SampledSteps:
         """
         doubted = [device for device in begun if device in self._suspects and self._devices[device].doubted]
         self._suspects.difference_update(doubted)
-        unknown = [
-            device
-            for device, stratum in begun.items()
-            if self.mean(stratum) is None or (stratum.stage == START and self._machines[0][stratum.size] == 1)
-        ]
-        return doubted or unknown[:1]
+        return (
+            doubted
+            or [
+                device
+                for device, stratum in begun.items()
+                if self.mean(stratum) is None or (stratum.stage == START and self._machines[0][stratum.size] == 1)
+            ][:1]
+        )
 
     def next_in_turn(self, devices: Sequence[str]) -> str:
         """Return whose turn it is to be looked at."""
@@ -294,14 +297,15 @@ class SampledSteps:
             for after in other.alike[:1]
             if self.strata[after].count
         ]
-        mean = self.strata[base].mean
         if not others:
-            return mean
+            return self.strata[base].mean
         more = [
             math.fsum(getattr(after, phase) - getattr(before, phase) for after, before in others) / len(others)
             for phase in _PHASES
         ]
-        return PhaseSeconds(*(max(0.0, each + add) for each, add in zip(phase_values(mean), more, strict=True)))
+        return PhaseSeconds(
+            *(max(0.0, each + add) for each, add in zip(phase_values(self.strata[base].mean), more, strict=True))
+        )
 
     def record(self) -> SamplingRecord:
         """Return how far all that was taken since the last record rests on samples."""
@@ -344,9 +348,10 @@ class SampledSteps:
         variance = (MACHINE_SPREAD * seconds / quantile) ** 2
         for stratum, n in (totals.taken + totals.own).items():
             deviation = self.deviation(stratum) * self._mean_seconds(stratum)
-            variance += (totals.shares[stratum] * totals.taken[stratum] + n + totals.own[stratum]) * deviation**2
             spread = START_SPREAD if stratum.stage == START else FIRST_SPREAD
-            variance += (spread * self._start_seconds({stratum: n}) / quantile) ** 2
+            variance += (spread * self._start_seconds({stratum: n}) / quantile) ** 2 + deviation**2 * (
+                totals.shares[stratum] * totals.taken[stratum] + n + totals.own[stratum]
+            )
         return quantile * math.sqrt(variance)
 
     def _start_seconds(self, taken: Mapping[Stratum, int]) -> float:

@@ -10,7 +10,7 @@ import msgspec
 _MOST_NAMES = 8
 
 
-class DriveSeconds(msgspec.Struct, frozen=True, kw_only=True):
+class DriveSeconds(msgspec.Struct, frozen=True):
     """A drive's seconds on the clock ``sampled``, as a virtual machine counts them: before its profile scales them.
 
     Attributes:
@@ -86,11 +86,8 @@ def add_sampling(rounds: Sequence[tuple[SamplingRecord | None, float]]) -> Sampl
         return sum(v * s for v, (_, s) in zip(values, records, strict=True)) / seconds if seconds else 0.0
 
     def drive(name: str) -> DriveSeconds:
-        rounds = [record.drives[name] for record, _ in records if name in record.drives]
-        return DriveSeconds(
-            seconds=math.fsum(each.seconds for each in rounds),
-            half_width_seconds=math.fsum(each.half_width_seconds for each in rounds),
-        )
+        own = [(each.seconds, each.half_width_seconds) for record, _ in records if (each := record.drives.get(name))]
+        return DriveSeconds(*map(math.fsum, zip(*own, strict=True)))
 
     return SamplingRecord(
         counted_steps=sum(record.counted_steps for record, _ in records),

@@ -65,7 +65,7 @@ class Stratum(NamedTuple):
     @property
     def alike(self) -> list[Stratum]:
         """Strata of the same size that it is close to, the closest first."""
-        after = [STAGES[2], STAGES[1]] if self.stage == START else []
+        after = (STAGES[2], STAGES[1]) * (self.stage == START)
         return [self._replace(stage=stage) for stage in (*after, self.steady.stage, FIRST_ROUND)]
 
 
@@ -89,14 +89,10 @@ class StratumSamples:
         """Add a step; every other time the earliest one that is left goes."""
         self.count += 1
         self.later.append(seconds)
-        self._sum_up()
         if len(self.later) > max(_LEAST_KEPT, math.ceil(self.count / 2)) and self.deviation < IRREGULAR:
             self.later.popleft()
-            self._sum_up()
-
-    def _sum_up(self) -> None:
         self.mean = PhaseSeconds(*map(fmean, zip(*map(phase_values, self.later), strict=True)))
-        self.squares = math.fsum((seconds.total - self.mean.total) ** 2 for seconds in self.later)
+        self.squares = math.fsum((each.total - self.mean.total) ** 2 for each in self.later)
 
     @property
     def deviation(self) -> float:
