@@ -216,7 +216,7 @@ def compare_seconds(
             of=name,
             counted_seconds=one,
             sampled_seconds=two,
-            interval_seconds=sampling.error * two,
+            interval_seconds=sampling.error_of(name) * two,
             equal_work_error=equal_work_error(name, one, two),
         )
         for name, (one, two) in pairs.items()

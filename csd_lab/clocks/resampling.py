@@ -306,9 +306,9 @@ async def _replay(series: StepSeries, counter: ReplayCounter) -> list[Held]:
             of_round += max(told.values(), default=0.0)
         records.append((counter.record(), of_round))
     whole = add_sampling(records)
-    width = 0.0 if whole is None else whole.error
+    widths = {} if whole is None else {name: drive.error for name, drive in whole.drives.items()}
     return [
-        Held(device=device, error=sampled[device] / counted - 1, half_width=width)
+        Held(device=device, error=sampled[device] / counted - 1, half_width=widths.get(device, 0.0))
         for device, counted in series.device_seconds().items()
         if counted > 0
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.wire import encode, pack
 from host.app.prepare import RunRequest
 from host.config.participation import choose_devices
-from host.core.records import DeviceRound, DeviceStep, RoundRecord
+from host.core.records import DeviceRound, DeviceStep, RoundRecord, StepRecord
 from host.core.sampling.sampled_steps import round_sizes
 from host.core.tensor_sums import round_weights, weighted_mean
 from host.fleet.device_session import DeviceSession
@@ -98,13 +99,13 @@ def series_of_run(rounds: Sequence[RoundRecord], drives: Iterable[str]) -> StepS
         EnvironmentUnfit: it has no steps.
     """
     counted, passes = frozenset(drives), []
+    scales = _scales_of(rounds)
     for record in rounds:
-        scales = {part.device: _scale_of(part, record) for part in record.devices if part.device in counted}
         passes += [
             [
-                DevicePass(device=part.device, steps=[_series_step(part, step.disturbed, scales[part.device])])
+                DevicePass(device=part.device, steps=[_series_step(kind, part.compute_seconds, scales[kind])])
                 for part in step.devices
-                if part.device in scales and part.batch_size
+                if (kind := _kind_of(part, step)) in scales and part.device in counted and part.batch_size
             ]
             for step in record.steps
         ]
@@ -131,6 +132,42 @@ class _Scale(NamedTuple):
         return max(0.0, seconds - self.encode_seconds) * self.factor + self.counted_encode_seconds
 
 
+class _Kind(NamedTuple):
+    """What decides a step's scale: on the core's model that of small batches is another than that of large ones.
+
+    Attributes:
+        device: its name.
+        records: of the step.
+        weight: cgroup weight of the task that competed.
+    """
+
+    device: str
+    records: int
+    weight: int
+
+
+def _kind_of(part: DeviceStep, step: StepRecord) -> _Kind:
+    return _Kind(part.device, part.batch_size, step.disturbed.get(part.device, 0))
+
+
+def _scales_of(rounds: Sequence[RoundRecord]) -> dict[_Kind, _Scale]:
+    """Return the scale of each kind of steps: one for the whole run, so that no step seems to differ by it.
+
+    It is that of the round most of whose steps of the drive are of the kind, and of the last one of these.
+    """
+    found: dict[_Kind, _Scale] = {}
+    shares: dict[_Kind, float] = {}
+    for record in rounds:
+        parts = {part.device: part for part in record.devices}
+        kinds = Counter(_kind_of(part, step) for step in record.steps for part in step.devices if part.device in parts)
+        of_device = {device: sum(n for kind, n in kinds.items() if kind.device == device) for device in parts}
+        for kind, steps in kinds.items():
+            share = steps / of_device[kind.device]
+            if share >= shares.get(kind, 0.0):
+                shares[kind], found[kind] = share, _scale_of(parts[kind.device], record)
+    return found
+
+
 def _scale_of(part: DeviceRound, record: RoundRecord) -> _Scale:
     profile, counted = part.device_seconds, part.stopwatch_seconds
     steps = max(1, len(record.step_parts.get(part.device, ())))
@@ -139,12 +176,8 @@ def _scale_of(part: DeviceRound, record: RoundRecord) -> _Scale:
     return _Scale(profile.encode / steps, counted.encode / steps, factor)
 
 
-def _series_step(part: DeviceStep, disturbed: Mapping[str, int], scale: _Scale) -> SeriesStep:
-    return SeriesStep(
-        records=part.batch_size,
-        seconds=scale.counted(part.compute_seconds),
-        weight=disturbed.get(part.device, 0),
-    )
+def _series_step(kind: _Kind, compute_seconds: float, scale: _Scale) -> SeriesStep:
+    return SeriesStep(records=kind.records, seconds=scale.counted(compute_seconds), weight=kind.weight)
 
 
 class _Answer(NamedTuple):

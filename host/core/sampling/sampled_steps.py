@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling.sampling_record import SamplingRecord
+from host.core.sampling.sampling_record import DriveSeconds, SamplingRecord
 from host.core.sampling.strata import (
     ENCODE,
     FIRST_ROUND,
     FIRST_STAGES,
+    IRREGULAR,
     ROUND_STAGES,
     STAGES,
+    START,
     STEADY,
     Size,
     Stratum,
@@ -33,16 +35,15 @@ from host.core.sampling.stratum_record import list_strata
 
 # So many steps of the first two stages are counted before the mean stands for others, from this share of all seconds
 # on; of a stratum with less of them fewer, but the least; more, up to the most, if they differ, until half of the
-# mean's interval is so small. Never more are counted than the mean stands for.
-STEADY_STEPS, LEAST_STEPS, MOST_STEPS, _LARGE_SHARE, _ENOUGH = 5, 2, 20, 0.1, 0.005
-# In a synchronous run a drive's step is counted every so many steps, the drives taking turns.
-CHECK_STEPS = 4
+# interval of their mean, times that share, is so small. Never more are counted than the mean stands for.
+STEADY_STEPS, LEAST_STEPS, MOST_STEPS, _LARGE_SHARE, _ENOUGH = 4, 2, 20, 0.1, 0.007
+# In a synchronous run a step is counted at least every so many, the drives taking turns.
+CHECK_STEPS = 5
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all, for a machine takes fewer steps
-# than the drives, and its first dozens are up to 0.4 % slower (`csd-emu bench sampled`, ten jobs); and of what a first
-# step takes longer than steady ones (measured on four machines).
-MACHINE_SPREAD, START_SPREAD = 0.003, 0.3
-# Standard deviation over the mean that interrupts in a machine do not account for.
-_IRREGULAR = 0.01
+# than the drives, and its first dozens are slower; of what a machine's first step of all takes longer than its second,
+# which differs from machine to machine by a third (standard deviation); and of what other first steps take longer than
+# steady ones, which differs by a tenth (`csd-emu bench sampled`, ten jobs).
+MACHINE_SPREAD, START_SPREAD, FIRST_SPREAD = 0.002, 0.7, 0.3
 _PHASES = PhaseSeconds.__struct_fields__
 
 
@@ -70,15 +71,15 @@ class _Totals:
     Attributes:
         taken: stratum -> steps that its mean stands for.
         shares: stratum -> sum, over these steps, of one over how many were counted by then.
-        own_seconds: of steps of its own that were counted.
-        own_steps: how many.
+        own: stratum -> steps of its own that were counted.
+        own_seconds: of these.
         failed: whether a stratum had no counted step.
     """
 
     taken: Counter[Stratum] = field(default_factory=Counter)
     shares: defaultdict[Stratum, float] = field(default_factory=lambda: defaultdict(float))
+    own: Counter[Stratum] = field(default_factory=Counter)
     own_seconds: float = 0.0
-    own_steps: int = 0
     failed: bool = False
 
 
@@ -101,7 +102,7 @@ class SampledSteps:
         # Devices to look at, and those that another one's change has warned of.
         self._suspects: set[str] = set()
         self._warned: set[str] = set()
-        self._checks = 0
+        self._checks = self._last_counted = 0
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
         self._counted_steps = 0
 
@@ -115,7 +116,7 @@ class SampledSteps:
             for other, samples in self.strata.items()
             if other.is_steady and samples.mean.total and bool(other.weight) == bool(stratum.weight)
         ]
-        freedom = sum(samples.count - 1 for samples in kind)
+        freedom = sum(len(samples.later) - 1 for samples in kind)
         squares = math.fsum(samples.squares / samples.mean.total**2 for samples in kind)
         return max(self.strata[stratum].deviation, math.sqrt(squares / freedom) if freedom else 0.0)
 
@@ -136,8 +137,12 @@ class SampledSteps:
         state = self._devices[device]
         state.steps[size] += 1
         number = state.steps[size]
-        stratum = Stratum(*size, weight, STAGES.get(number, stage), state.levels[size])
-        if number in STAGES and not self.strata[stratum].count and all(m[size] >= number for m in self._machines):
+        stratum = Stratum(*size, weight, _stage_of(state.steps, size, stage), state.levels[size])
+        if (
+            stratum.stage in STAGES.values()
+            and not self.strata[stratum].count
+            and all(taken[size] >= number for taken in self._machines)
+        ):
             stratum, number = stratum._replace(stage=stage), 0  # no machine can take such a step any more
         # Of a size whose first steps were seen, what begins a round is a steady step and a difference.
         self._begun[stratum if number in STAGES else stratum.steady] += 1
@@ -149,13 +154,14 @@ class SampledSteps:
         As many as its share of all seconds asks for, at most all.
         """
         samples, begun = self.strata[stratum], self._begun[stratum]
-        if stratum.stage in STAGES.values():
+        if stratum.stage in (START, *STAGES.values()):
             return int(begun > samples.count == 0)
         if not stratum.is_steady or not begun:
             return 0
         share = begun * self._guess_seconds(stratum) / sum(n * self._guess_seconds(s) for s, n in self._begun.items())
-        differing = min(MOST_STEPS, math.ceil((2 * samples.deviation / _ENOUGH) ** 2))
-        wanted = max(LEAST_STEPS, math.ceil(min(1.0, share / _LARGE_SHARE) * STEADY_STEPS), differing)
+        part = min(1.0, share / _LARGE_SHARE)
+        differing = min(MOST_STEPS, math.ceil((2 * part * samples.deviation / _ENOUGH) ** 2))
+        wanted = max(LEAST_STEPS, math.ceil(part * STEADY_STEPS), differing)
         return max(0, min(wanted, begun) - samples.count)
 
     def _guess_seconds(self, stratum: Stratum) -> float:
@@ -194,9 +200,27 @@ class SampledSteps:
             if missing[stratum] > 0 and device not in chosen:
                 missing[stratum] -= 1
                 chosen.append(device)
-        if step % CHECK_STEPS == 0 and not chosen and begun:
+        if step - self._last_counted >= CHECK_STEPS and not chosen and begun:
             chosen.append(self.next_in_turn(list(begun)))
+        self._last_counted = step if chosen else self._last_counted
         return chosen
+
+    def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:
+        """Return the devices whose parts of the same step are counted once more, having been counted or not.
+
+        Their step did not fit; or its mean is not known; or it is a machine's first, whose excess over its second shall
+        be known. The first machine counts all but those that did not fit.
+        """
+        doubted = [device for device in begun if device in self._suspects and self._devices[device].doubted]
+        self._suspects.difference_update(doubted)
+        return (
+            doubted
+            or [
+                device
+                for device, stratum in begun.items()
+                if self.mean(stratum) is None or (stratum.stage == START and self._machines[0][stratum.size] == 1)
+            ][:1]
+        )
 
     def next_in_turn(self, devices: Sequence[str]) -> str:
         """Return whose turn it is to be looked at."""
@@ -211,8 +235,8 @@ class SampledSteps:
         if stratum.stage != ENCODE:
             self._counted_steps += 1
             self._machines[machine][stratum.size] += 1
-            usual = STEADY if stratum.stage in STAGES.values() else stratum.stage
-            stratum = stratum._replace(stage=STAGES.get(self._machines[machine][stratum.size], usual))
+            usual = STEADY if stratum.stage in (START, *STAGES.values()) else stratum.stage
+            stratum = stratum._replace(stage=_stage_of(self._machines[machine], stratum.size, usual))
         state, size = self._devices[device], stratum.size
         stratum = stratum._replace(level=state.levels[size])
         doubted = state.doubted.pop(stratum, None)
@@ -240,7 +264,7 @@ class SampledSteps:
     def irregular(self, stratum: Stratum) -> bool:
         """Return whether steady steps of one kind differ, by more than interrupts account for."""
         samples = self.strata[stratum]
-        return stratum.is_steady and samples.count >= STEADY_STEPS and samples.deviation > _IRREGULAR
+        return stratum.is_steady and samples.count >= 2 * STEADY_STEPS and samples.deviation > IRREGULAR
 
     def level(self, device: str, size: Size) -> int:
         """Return how often a device was seen to take another time for a size than before."""
@@ -254,12 +278,12 @@ class SampledSteps:
         totals = self._totals[device]
         if counted is not None:
             totals.own_seconds += counted.total
-            totals.own_steps += 1
+            totals.own.update(strata)
             return counted
         totals.taken.update(strata)
         self._stood_for.update(strata)
         for stratum in strata:
-            totals.shares[stratum] += 1 / max(1, self.strata[stratum].count)
+            totals.shares[stratum] += 1 / max(1, len(self.strata[stratum].later))
         means = [self.mean(stratum) for stratum in strata]
         known = [phase_values(mean) for mean in means if mean is not None]
         totals.failed = totals.failed or len(known) < len(means)
@@ -268,47 +292,52 @@ class SampledSteps:
     def mean(self, stratum: Stratum) -> PhaseSeconds | None:
         """Return the mean seconds of a stratum's steps; None if none was counted.
 
-        Of one that begins a round, if no step of its size was, they are those of steady steps of the size, and what
-        such a stage of other sizes takes longer.
+        Of one that begins a round, or is a drive's first, if no step of its size was, they are those of other steps of
+        the size, and what such a stage of other sizes takes longer.
         """
-        samples, steady = self.strata[stratum], self.strata[stratum.steady]
-        if samples.count or stratum.stage == ENCODE:
+        if (samples := self.strata[stratum]).count or stratum.stage == ENCODE:
             return samples.mean if samples.count else None
-        if not steady.count:
-            steady = self.strata[stratum._replace(stage=FIRST_ROUND)]
-        if not steady.count:
+        base = next((each for each in stratum.alike if self.strata[each].count), None)
+        if base is None:
             return None
         others = [
-            (each.mean, self.strata[other.steady].mean)
+            (each.mean, self.strata[after].mean)
             for other, each in list(self.strata.items())
-            if other.stage == stratum.stage not in STAGES.values() and each.count and self.strata[other.steady].count
+            if other.stage == stratum.stage not in STAGES.values() and each.count
+            for after in other.alike[:1]
+            if self.strata[after].count
         ]
         if not others:
-            return steady.mean
+            return self.strata[base].mean
         more = [
             math.fsum(getattr(after, phase) - getattr(before, phase) for after, before in others) / len(others)
             for phase in _PHASES
         ]
-        return PhaseSeconds(*(max(0.0, each + add) for each, add in zip(phase_values(steady.mean), more, strict=True)))
+        return PhaseSeconds(
+            *(max(0.0, each + add) for each, add in zip(phase_values(self.strata[base].mean), more, strict=True))
+        )
 
     def record(self) -> SamplingRecord:
         """Return how far all that was taken since the last record rests on samples."""
         totals, self._totals = self._totals, defaultdict(_Totals)
         counted, self._counted_steps = self._counted_steps, 0
         seconds = {device: self._seconds(each) for device, each in totals.items()}
-        steps = sum(
-            each.own_steps + sum(n for s, n in each.taken.items() if s.stage != ENCODE) for each in totals.values()
-        )
+        steps = sum(n for each in totals.values() for s, n in (each.taken + each.own).items() if s.stage != ENCODE)
         whole = math.fsum(seconds.values())
-        errors = [self._half_width(each) / seconds[device] for device, each in totals.items() if not each.failed]
+        drives = {
+            device: DriveSeconds(seconds=seconds[device], half_width_seconds=self._half_width(each, seconds[device]))
+            for device, each in totals.items()
+            if not each.failed
+        }
         starts = math.fsum(self._start_seconds(each.taken) for each in totals.values())
         return SamplingRecord(
             counted_steps=counted,
             steps=steps,
-            error=math.hypot(max(errors, default=0.0), MACHINE_SPREAD),
+            error=max((each.error for each in drives.values()), default=MACHINE_SPREAD),
             start_share=starts / whole if whole else 0.0,
             not_counted=sorted(device for device, each in totals.items() if each.failed),
             strata=list_strata(self.strata, self._stood_for),
+            drives=drives,
         )
 
     def _seconds(self, totals: _Totals) -> float:
@@ -318,18 +347,23 @@ class SampledSteps:
         mean = self.mean(stratum)
         return 0.0 if mean is None else mean.total
 
-    def _half_width(self, totals: _Totals) -> float:
+    def _half_width(self, totals: _Totals, seconds: float) -> float:
         """Return the half width, seconds, of the 95 % interval of a device's seconds.
 
         Of n steps with a stratum's mean of k counted ones and standard deviation s the variance is (n / k + 1) n s^2;
-        for n / k stands the sum over the steps, for each of which k was that of its time.
+        for n / k stands the sum over the steps, for each of which k was that of its time. Of n steps that were counted
+        it is 2 n s^2: a drive's own step and the machine's do not interrupt each other alike.
         """
-        freedom = sum(max(0, samples.count - 1) for samples in self.strata.values()) or 1
-        variance = (START_SPREAD * self._start_seconds(totals.taken) / float(stdtrit(freedom, 0.975))) ** 2
-        for stratum, n in totals.taken.items():
+        freedom = sum(max(0, len(samples.later) - 1) for samples in self.strata.values()) or 1
+        quantile = float(stdtrit(freedom, 0.975))
+        variance = (MACHINE_SPREAD * seconds / quantile) ** 2
+        for stratum, n in (totals.taken + totals.own).items():
             deviation = self.deviation(stratum) * self._mean_seconds(stratum)
-            variance += (totals.shares[stratum] + 1) * n * deviation**2
-        return float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
+            spread = START_SPREAD if stratum.stage == START else FIRST_SPREAD
+            variance += (spread * self._start_seconds({stratum: n}) / quantile) ** 2 + deviation**2 * (
+                totals.shares[stratum] * totals.taken[stratum] + n + totals.own[stratum]
+            )
+        return quantile * math.sqrt(variance)
 
     def _start_seconds(self, taken: Mapping[Stratum, int]) -> float:
         """Return what first steps took longer than steady ones of the same size."""
@@ -338,6 +372,11 @@ class SampledSteps:
             for stratum, n in taken.items()
             if not stratum.is_steady and stratum.records and self.strata[stratum.steady].count
         )
+
+
+def _stage_of(taken: Counter[Size], size: Size, usual: str) -> str:
+    """Return the stage of the last step of those that were taken, of this size; `usual` if it is a later one."""
+    return START if taken.total() == 1 else STAGES.get(taken[size], usual)
 
 
 def round_sizes(samples: int, epochs: int, batch_size: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -9,6 +10,23 @@ import msgspec
 from host.core.sampling.stratum_record import StratumRecord
 
 _MOST_NAMES = 8
+
+
+class DriveSeconds(msgspec.Struct, frozen=True):
+    """A drive's seconds on the clock ``sampled``, as a virtual machine counts them: before its profile scales them.
+
+    Attributes:
+        seconds: of its steps.
+        half_width_seconds: of their 95 % interval.
+    """
+
+    seconds: float
+    half_width_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Half width of the interval, over the seconds."""
+        return self.half_width_seconds / self.seconds if self.seconds else 0.0
 
 
 class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +40,7 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
             these are few, and those of one drive stand for all.
         not_counted: drives of which a kind of step could not be counted: their seconds lack it.
         strata: the kinds of steps since the run began, or was resumed: those with most seconds.
+        drives: all others, with their own seconds and intervals; `error` is of the least certain of them.
     """
 
     counted_steps: int
@@ -30,6 +49,11 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
     start_share: float
     not_counted: list[str] = msgspec.field(default_factory=list)
     strata: list[StratumRecord] = msgspec.field(default_factory=list)
+    drives: dict[str, DriveSeconds] = msgspec.field(default_factory=dict)
+
+    def error_of(self, drive: str) -> float:
+        """Return a drive's own error; of others, such as the whole array, the record's."""
+        return self.drives[drive].error if drive in self.drives else self.error
 
     @property
     def text(self) -> str:
@@ -65,6 +89,10 @@ def add_sampling(rounds: Sequence[tuple[SamplingRecord | None, float]]) -> Sampl
     def mean(values: Sequence[float]) -> float:
         return sum(v * s for v, (_, s) in zip(values, records, strict=True)) / seconds if seconds else 0.0
 
+    def drive(name: str) -> DriveSeconds:
+        own = [(each.seconds, each.half_width_seconds) for record, _ in records if (each := record.drives.get(name))]
+        return DriveSeconds(*map(math.fsum, zip(*own, strict=True)))
+
     return SamplingRecord(
         counted_steps=sum(record.counted_steps for record, _ in records),
         steps=sum(record.steps for record, _ in records),
@@ -72,4 +100,5 @@ def add_sampling(rounds: Sequence[tuple[SamplingRecord | None, float]]) -> Sampl
         start_share=mean([record.start_share for record, _ in records]),
         not_counted=sorted({device for record, _ in records for device in record.not_counted}),
         strata=records[-1][0].strata,
+        drives={name: drive(name) for name in dict.fromkeys(name for record, _ in records for name in record.drives)},
     )

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
-# Stages: all steps but those below; those of the first federated round; copying the weights out; a drive's first steps
-# of a size, for which torch and the kernel have no memory yet; those that follow them in the first round; and the steps
-# that begin a later round, with a new optimiser and what the exchange has left to do.
-STEADY, FIRST_ROUND, ENCODE = "steady", "first round", "encode"
+# Stages: all steps but those below; those of the first federated round; copying the weights out; a drive's first step
+# of all; its first ones of a size, for which torch and the kernel have no memory yet; those that follow them in the
+# first round; and the steps that begin a later round, with a new optimiser and what the exchange has left to do.
+STEADY, FIRST_ROUND, ENCODE, START = "steady", "first round", "encode", "first of all"
 STAGES = {1: "first", 2: "second"}
 FIRST_STAGES = [FIRST_ROUND, FIRST_ROUND, "third", "fourth"]
 ROUND_STAGES = ["first of a round", "second of a round"]
 # A step lies outside its stratum if it differs by more than its interval of this level, and than so much.
 _OUTSIDE, _LEAST_CHANGE = 0.999, 0.015
+# Standard deviation over the mean that neither interrupts in a machine nor its age account for.
+IRREGULAR = 0.01
+# How many of the later half of a stratum's counted steps speak for it.
+_LEAST_KEPT, _MOST_KEPT = 3, 20
 
 Size = tuple[int, int]
 """Records of a step, and how many at most are computed at a time."""
@@ -56,46 +62,51 @@ class Stratum(NamedTuple):
         """The stratum of steady steps of the same kind, and of the first round if this is of it."""
         return self._replace(stage=FIRST_ROUND if self.stage in FIRST_STAGES else STEADY)
 
+    @property
+    def alike(self) -> list[Stratum]:
+        """Strata of the same size that it is close to, the closest first."""
+        after = (STAGES[2], STAGES[1]) * (self.stage == START)
+        return [self._replace(stage=stage) for stage in (*after, self.steady.stage, FIRST_ROUND)]
+
 
 @dataclass
 class StratumSamples:
-    """Counted steps of a stratum.
+    """Counted steps of a stratum; the later half of them speaks for it, since a machine's first dozens are slower.
 
     Attributes:
-        count: how many.
-        mean: seconds per phase.
-        squares: sum of squared differences of the steps' seconds from their mean.
+        count: how many were counted.
+        later: seconds of the later half, at least three and at most twenty; all if they differ by much.
+        mean: of these, per phase.
+        squares: sum of squared differences of their seconds from the mean.
     """
 
     count: int = 0
+    later: deque[PhaseSeconds] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
     mean: PhaseSeconds = field(default_factory=PhaseSeconds)
     squares: float = 0.0
 
     def add(self, seconds: PhaseSeconds) -> None:
-        """Add a step (Welford's update)."""
+        """Add a step; every other time the earliest one that is left goes."""
         self.count += 1
-        before = seconds.total - self.mean.total
-        self.mean = PhaseSeconds(
-            *(
-                old + (new - old) / self.count
-                for old, new in zip(phase_values(self.mean), phase_values(seconds), strict=True)
-            )
-        )
-        self.squares += before * (seconds.total - self.mean.total)
+        self.later.append(seconds)
+        if len(self.later) > max(_LEAST_KEPT, math.ceil(self.count / 2)) and self.deviation < IRREGULAR:
+            self.later.popleft()
+        self.mean = PhaseSeconds(*map(fmean, zip(*map(phase_values, self.later), strict=True)))
+        self.squares = math.fsum((each.total - self.mean.total) ** 2 for each in self.later)
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the steps' seconds over their mean; 0 of fewer than two."""
-        if self.count < 2 or not self.mean.total:
+        if len(self.later) < 2 or not self.mean.total:
             return 0.0
-        return math.sqrt(self.squares / (self.count - 1)) / self.mean.total
+        return math.sqrt(self.squares / (len(self.later) - 1)) / self.mean.total
 
     def holds(self, seconds: PhaseSeconds, deviation: float) -> bool:
         """Return whether a step is of this stratum, whose steps have at least this relative `deviation`."""
         if self.count < 2:
             return True
-        spread = max(deviation, self.deviation) * math.sqrt(1 + 1 / self.count)
-        limit = max(_LEAST_CHANGE, float(stdtrit(self.count - 1, (1 + _OUTSIDE) / 2)) * spread)
+        spread = max(deviation, self.deviation) * math.sqrt(1 + 1 / len(self.later))
+        limit = max(_LEAST_CHANGE, float(stdtrit(len(self.later) - 1, (1 + _OUTSIDE) / 2)) * spread)
         return abs(seconds.total - self.mean.total) <= limit * self.mean.total
 
 

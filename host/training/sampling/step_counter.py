@@ -111,7 +111,7 @@ class StepCounter:
                         counted[device] = said
 
             await all_or_none(map(count, range(len(self._machines))))
-            chosen = [device for device, stratum in begun.items() if self.steps.mean(stratum) is None][:1]
+            chosen = self.steps.choose_again(begun)
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]

@@ -75,7 +75,11 @@ def test_intervals_that_are_too_narrow_are_seen(monkeypatch: pytest.MonkeyPatch)
 
     def record_less(self: SampledSteps) -> object:
         said = record(self)
-        return msgspec.structs.replace(said, error=narrow * said.error)
+        drives = {
+            name: msgspec.structs.replace(drive, half_width_seconds=narrow * drive.half_width_seconds)
+            for name, drive in said.drives.items()
+        }
+        return msgspec.structs.replace(said, drives=drives)
 
     monkeypatch.setattr(SampledSteps, "record", record_less)
     assert coverage(held_by([synchronous(REGULAR, seed) for seed in range(4)])) < 0.7

@@ -63,6 +63,24 @@ def test_seconds_of_all_profiles_are_those_of_a_virtual_machine(sizes: list[int]
     )
 
 
+def test_rounds_of_other_sizes_do_not_change_what_a_step_takes() -> None:
+    """On the core's model small batches have another scale than large ones, and a round has one for all of them."""
+    mixed, plain = counted_round({"csd-00": [8, 1, 1]}), counted_round({"csd-00": [8, 8, 8]})
+    (part,) = mixed.devices
+    counted = part.stopwatch_seconds
+    mixed = msgspec.structs.replace(
+        mixed,
+        devices=[
+            msgspec.structs.replace(
+                part, stopwatch_seconds=msgspec.structs.replace(counted, forward=2 * counted.forward)
+            )
+        ],
+    )
+    series = series_of_run([mixed, plain, mixed], ["csd-00"])
+    of_eight = [part.seconds for parts in series.passes for part in parts if part.steps[0].records == 8]
+    assert of_eight == pytest.approx([0.001 * 8 + ENCODE_SECONDS] * 5)
+
+
 def test_a_competing_task_is_of_the_drive_that_has_it() -> None:
     series = series_of_run([counted_round({"csd-00": [8], "csd-01": [8]}, weight=100)], PROFILES)
     assert [part.steps[0].weight for part in series.passes[0]] == [100, 0]

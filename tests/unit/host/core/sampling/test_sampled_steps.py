@@ -45,10 +45,11 @@ def run_steps(
         chosen = sampled.choose(step, begun)
         while chosen:
             for device in chosen:
-                counted[device] = seconds_of(truth(step, device, begun[device]))
-                sampled.count(device, begun[device], counted[device])
+                said = seconds_of(truth(step, device, begun[device]))
+                if sampled.count(device, begun[device], said).stage == begun[device].stage:
+                    counted[device] = said
                 counted_parts += 1
-            chosen = [device for device, stratum in begun.items() if sampled.mean(stratum) is None][:1]
+            chosen = sampled.choose_again(begun)
         result = {}
         for device, stratum in begun.items():
             own = sampled.take(
@@ -99,15 +100,15 @@ def test_the_first_steps_of_a_size_are_strata_of_their_own() -> None:
     sampled = SampledSteps()
 
     def truth(step: int, device: str, stratum: Stratum) -> float:
-        return {1: 5.0, 2: 1.2}.get(step, 1.0)
+        return {0: 5.0, 1: 1.2}.get(sampled.used(0).total(), 1.0)
 
     taken, _ = run_steps(sampled, {"a": 8, "b": 8, "c": 8}, 20, truth)
-    assert [result["c"] for result in taken[:3]] == [5.0, 1.2, 1.0]
-    assert all(result == dict.fromkeys("abc", 1.0) for result in taken[2:])
+    assert [result["c"] for result in taken[:3]] == pytest.approx([5.0, 1.2, 1.0])
+    assert all(result == pytest.approx(dict.fromkeys("abc", 1.0)) for result in taken[2:])
     record = sampled.record()
-    # 4.2 s of each drive's 24.2 s; of that a third in either direction is what another machine may take.
+    # 4.2 s of each drive's 24.2 s; of that two thirds in either direction is what another machine may take.
     assert record.start_share == pytest.approx(4.2 / 24.2, rel=0.35)
-    assert 0.03 < record.error < 0.08
+    assert 0.1 < record.error < 0.15
 
 
 @pytest.mark.parametrize(("noise", "most"), [(0.001, 0.004), (0.03, 0.03)])
@@ -168,7 +169,7 @@ def test_when_one_drive_changes_the_others_are_looked_at_when_it_is_sure() -> No
     taken, _ = run_steps(sampled, sizes, 40, truth)
     first = next(number for number, result in enumerate(taken) if 2.0 in result.values())
     assert first <= 20 + CHECK_STEPS * len(sizes)
-    assert all(result == {"a": 2.0, "b": 2.0, "c": 1.0} for result in taken[first + 3 :])
+    assert all(result == pytest.approx({"a": 2.0, "b": 2.0, "c": 1.0}) for result in taken[first + 3 :])
 
 
 def test_a_competing_task_is_a_stratum_of_its_own() -> None:
@@ -176,8 +177,91 @@ def test_a_competing_task_is_a_stratum_of_its_own() -> None:
     run_steps(sampled, {"a": 8}, 20, lambda *_: 1.0)
     taken, counted = run_steps(sampled, {"a": 8}, 10, lambda *_: 2.0, weight=100, first=21)
     assert counted >= STEADY_STEPS
-    assert [result["a"] for result in taken] == [2.0] * 10
+    assert [result["a"] for result in taken] == pytest.approx([2.0] * 10)
     assert sampled.level("a", (8, 8)) == 0
+
+
+@given(st.floats(0.9, 1.1), st.integers(30, 100))
+def test_what_a_young_machine_takes_is_forgotten(young: float, steps: int) -> None:
+    """A machine's third to fifth step take another time than later ones: as few drives' steps are told that of them."""
+    sampled = SampledSteps()
+
+    def truth(step: int, device: str, stratum: Stratum) -> float:
+        return young if sampled.used(0).total() < 5 else 1.0
+
+    taken, _ = run_steps(sampled, {"a": 8}, steps, truth)
+    assert [result["a"] for result in taken[25:]] == pytest.approx([1.0] * (steps - 25))
+
+
+@given(st.integers(1, 8), st.integers(9, 64), st.floats(0.5, 5.0), st.booleans())
+def test_the_first_step_of_all_takes_longer_by_as_much_whatever_its_size(
+    small: int, large: int, excess: float, small_first: bool
+) -> None:
+    sampled = SampledSteps()
+
+    def truth(step: int, device: str, stratum: Stratum) -> float:
+        return 0.01 * stratum.records + (0.0 if sampled.used(0).total() else excess)
+
+    sizes = {"a": small, "b": large} if small_first else {"a": large, "b": small}
+    taken, _ = run_steps(sampled, sizes, 10, truth)
+    assert taken[0] == pytest.approx({device: 0.01 * size + excess for device, size in sizes.items()})
+    for result in taken[1:]:
+        assert result == pytest.approx({device: 0.01 * size for device, size in sizes.items()})
+
+
+@given(st.data())
+def test_a_step_is_looked_at_again_only_so_often(data: st.DataObject) -> None:
+    """However sizes, tasks, restarts and outliers fall, a step comes to an end, and all its seconds are known."""
+    machines = data.draw(st.integers(1, 2))
+    sampled = SampledSteps(machines)
+    for step in range(1, data.draw(st.integers(1, 12))):
+        if data.draw(st.booleans()):
+            sampled.restart(data.draw(st.integers(0, machines - 1)))
+        begun = {
+            device: sampled.begin_step(device, size, size, data.draw(st.sampled_from([0, 100])))
+            for device, size in data.draw(
+                st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), min_size=1)
+            ).items()
+        }
+        chosen, times = sampled.choose(step, begun), 0
+        while chosen:
+            for number, device in enumerate(chosen):
+                seconds = seconds_of(data.draw(st.sampled_from([1.0, 1.0, 2.0])))
+                sampled.count(device, begun[device], seconds, number % machines)
+            chosen, times = sampled.choose_again(begun), times + 1
+            assert times < 40
+        for device, stratum in begun.items():
+            assert sampled.take(device, [stratum._replace(level=sampled.level(device, stratum.size))]) is not None
+
+
+def test_a_drive_whose_steps_scatter_does_not_widen_the_interval_of_another() -> None:
+    sampled, generator = SampledSteps(), np.random.default_rng(0)
+    for step in range(1, 60):
+        begun = {
+            device: sampled.begin_step(device, 8, 8, weight) for device, weight in (("quiet", 0), ("disturbed", 100))
+        }
+        for device in sampled.choose(step, begun):
+            sampled.count(
+                device, begun[device], seconds_of(float(generator.uniform(0.7, 1.3)) if begun[device].weight else 1.0)
+            )
+        for device, stratum in begun.items():
+            sampled.take(device, [stratum])
+    record = sampled.record()
+    assert set(record.drives) == {"quiet", "disturbed"}
+    assert record.drives["quiet"].error < 0.005
+    assert record.drives["disturbed"].error > 0.03
+    assert record.error == record.drives["disturbed"].error
+
+
+def test_steps_of_a_drive_that_were_counted_are_another_machines_nevertheless() -> None:
+    sampled, generator = SampledSteps(), np.random.default_rng(1)
+    for _ in range(39):
+        begun = sampled.begin_step("a", 8, 8, 100)
+        seconds = seconds_of(float(generator.uniform(0.7, 1.3)))
+        sampled.count("a", begun, seconds)
+        sampled.take("a", [begun], seconds)
+    # Differences of two uniform draws of 0.6 s: 39 steps of a standard deviation of 0.245 s.
+    assert sampled.record().drives["a"].error == pytest.approx(1.96 * 0.245 / math.sqrt(39), rel=0.35)
 
 
 def test_steps_that_differ_are_counted_more_often_and_told_of() -> None:
@@ -210,14 +294,28 @@ def test_what_begins_a_round_is_known_of_other_sizes_by_its_difference() -> None
     assert other.total == pytest.approx(0.7)
 
 
-@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=40))
-def test_samples_have_the_mean_and_the_deviation_of_what_was_added(totals: list[float]) -> None:
+@given(st.lists(st.floats(0.1, 10.0) | st.floats(0.999, 1.001), min_size=1, max_size=60))
+def test_samples_have_the_mean_and_the_deviation_of_the_later_ones(totals: list[float]) -> None:
     samples = StratumSamples()
     for total in totals:
         samples.add(seconds_of(total))
-    assert samples.mean.total == pytest.approx(np.mean(totals))
-    if len(totals) > 1:
-        assert samples.deviation == pytest.approx(np.std(totals, ddof=1) / np.mean(totals), abs=1e-9)
+    later = totals[-len(samples.later) :]
+    assert samples.count == len(totals)
+    assert [each.total for each in samples.later] == pytest.approx(later)
+    assert min(len(totals), 3) <= len(later) <= 20
+    assert samples.mean.total == pytest.approx(np.mean(later))
+    if len(later) > 1:
+        assert samples.deviation == pytest.approx(np.std(later, ddof=1) / np.mean(later), abs=1e-9)
+
+
+@given(st.lists(st.floats(0.999, 1.001), min_size=3, max_size=60))
+def test_of_regular_steps_the_later_half_is_kept_and_of_others_all(totals: list[float]) -> None:
+    regular, others = StratumSamples(), StratumSamples()
+    for number, total in enumerate(totals):
+        regular.add(seconds_of(total))
+        others.add(seconds_of(total * (1.5 if number % 2 else 1.0)))
+    assert len(regular.later) == min(20, max(3, math.ceil(len(totals) / 2)))
+    assert len(others.later) == min(20, len(totals))
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 0.5), st.floats(0.1, 100.0)), min_size=1, max_size=10))

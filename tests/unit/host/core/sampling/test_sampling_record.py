@@ -13,7 +13,7 @@ from host.core import console
 from host.core.console import print_summary
 from host.core.records import RoundRecord, decode_record
 from host.core.run_stats import RunStats
-from host.core.sampling.sampling_record import SamplingRecord, add_sampling
+from host.core.sampling.sampling_record import DriveSeconds, SamplingRecord, add_sampling
 from host.core.summary import Summary, decode_summary, summarise
 from host.monitoring.page.page_view import describe_round, sum_up
 from tests.support.records import array_rounds, round_record, with_bands
@@ -28,6 +28,10 @@ samplings = st.builds(
     error=st.floats(0, 1),
     start_share=st.floats(-0.5, 0.5),
     not_counted=st.lists(st.sampled_from(["csd-00", "csd-01", "csd-02"]), unique=True),
+    drives=st.dictionaries(
+        st.sampled_from(["csd-00", "csd-01", "csd-02"]),
+        st.builds(DriveSeconds, seconds=st.floats(0.1, 10), half_width_seconds=st.floats(0, 1)),
+    ),
 )
 
 
@@ -65,6 +69,12 @@ def test_a_run_rests_on_samples_as_its_rounds_do_whatever_they_are_added_to(
         whole.not_counted,
     )
     assert (again.error, again.start_share) == pytest.approx((whole.error, whole.start_share), abs=1e-9)
+    for name in {name for part in parts for name in part.drives}:
+        own = [part.drives[name] for part in parts if name in part.drives]
+        error = sum(drive.half_width_seconds for drive in own) / sum(drive.seconds for drive in own)
+        assert whole.error_of(name) == pytest.approx(error)
+        assert again.error_of(name) == pytest.approx(error)
+    assert whole.error_of("array") == whole.error
 
 
 @given(st.lists(st.none(), max_size=4) | st.lists(samplings, max_size=4), st.data())
