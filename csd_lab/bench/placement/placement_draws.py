@@ -18,6 +18,7 @@ can learn or what its timeline has a term for:
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,7 +121,7 @@ def _linear(rng: np.random.Generator, features: int, count: int) -> list[DrawnLa
     ]
     return [
         DrawnLayer(f"linear{place}", 4 * inputs * outputs, 2.0 * inputs * outputs, 4 * inputs, linear=True)
-        for place, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+        for place, (inputs, outputs) in enumerate(itertools.pairwise(widths))
     ]
 
 
