@@ -1,4 +1,4 @@
-"""`bench placement_world`: the cut that a policy chooses against the best of all, in a world that it was not made for."""
+"""`bench placement_world`: the cut that a policy chooses against the best of all, in a world not made for it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _STUDENT_9 = 2.262
 def bench_placement_world(bench: Bench, quick: bool = False) -> BenchReport:
     """Layer placement in a held-out world: the best cut's step over that of the cut that `placement: auto` takes.
 
-    Look at drawn models, drives, hosts and links (`csd_lab.bench.placement.placement_draws`), with every cut simulated by a
-    model that shares no code with the timeline which decides. `quick`: the seeds of development alone.
+    Look at drawn models, drives, hosts and links (`csd_lab.bench.placement.placement_draws`), with every cut simulated
+    by a model that shares no code with the timeline which decides. `quick`: the seeds of development alone.
 
     Figures: `auto_over_best`, the mean over cases of the best cut's seconds over those of the cut that `auto` takes, at
     most 1; `auto_over_best_low`, the lower end of its 95 % interval over the seeds' means; `auto_tenth`,
@@ -87,7 +87,10 @@ def figures_of(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
         "auto_tenth": float(np.quantile(auto, 0.1)),
         "auto_worst": min(auto),
         **{name: statistics.fmean(part) for name, part in parts.items()},
-        **{f"{name}_over_best": statistics.fmean(each[f"{name}_over_best"] for each in samples) for name in POLICIES[1:]},
+        **{
+            f"{name}_over_best": statistics.fmean(each[f"{name}_over_best"] for each in samples)
+            for name in POLICIES[1:]
+        },
     }
 
 

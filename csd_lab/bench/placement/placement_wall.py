@@ -115,13 +115,13 @@ def candidates(case: PlacementWallCase) -> list[str]:
 
     So what is chosen is held against its closest rivals, and not against cuts that nobody would make.
     """
-    chosen, foretold = placement_of(decide(situation_of(case), heavy=0.0)), _foretold(case)
+    chosen, foretold = placement_of(decide(situation_of(case))), _foretold(case)
     return list(dict.fromkeys([chosen, NONE, *sorted(foretold, key=foretold.__getitem__)]))[:_PLACEMENTS]
 
 
 def _foretold(case: PlacementWallCase) -> dict[str, float]:
     """Return placement -> the step that the timeline foretells, of all that can be."""
-    rows = decide(situation_of(case), heavy=0.0).rows
+    rows = decide(situation_of(case)).rows
     return {row.layer or NONE: row.step_seconds for row in rows if row.step_seconds is not None}
 
 
