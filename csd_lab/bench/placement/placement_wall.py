@@ -25,7 +25,7 @@ BATCH = 32
 # What a drive computes for in a step of the whole model.
 COMPUTE_SECONDS = 0.2
 _SPEEDUP_STEPS = 8
-_REGRET_STEPS = 5
+_REGRET_STEPS, _EVERY_STEPS = 5, 4
 # Placements that each case of `regret` runs with.
 _PLACEMENTS = 3
 # Only the shared side of the link is shaped.
@@ -47,6 +47,13 @@ REGRET_CASES = (
     PlacementWallCase("alexnet", 1.0),
     PlacementWallCase("resnet", 1.0),
     PlacementWallCase("transformer", 4.0),
+)
+# Cases of which every cut is run; none of them is one of `REGRET_CASES`.
+EVERY_CASES = (
+    PlacementWallCase("vgg", 1.0),
+    PlacementWallCase("alexnet", 4.0),
+    PlacementWallCase("resnet", 4.0),
+    PlacementWallCase("transformer", 1.0),
 )
 
 
@@ -88,6 +95,27 @@ def _regret_of(case: PlacementWallCase, made: Made) -> dict[str, Any]:
         "regret": seconds[chosen] / min(seconds.values()) - 1,
         **_told(made),
     }
+
+
+async def every_cut(runs: WallRuns, cases: Sequence[PlacementWallCase] = EVERY_CASES) -> list[dict[str, Any]]:
+    """Return of each case the median wall seconds of a step with each cut that can be, and what `auto` chooses."""
+    planned = [(case, placement) for case in cases for placement in _foretold(case)]
+    made = await _run(runs, planned, _EVERY_STEPS)
+    samples = []
+    for case in cases:
+        seconds = {key[1]: statistics.median(each.result) for key, each in made.items() if key[0] == case}
+        chosen = placement_of(decide(situation_of(case)))
+        samples.append(
+            {
+                "case": str(case),
+                "chosen": chosen,
+                "step_seconds": seconds,
+                "foretold_seconds": _foretold(case),
+                "auto_over_best": min(seconds.values()) / seconds[chosen],
+                **_told({key: each for key, each in made.items() if key[0] == case}),
+            }
+        )
+    return samples
 
 
 async def _run(runs: WallRuns, planned: Sequence[tuple[PlacementWallCase, str]], steps: int) -> Made:

@@ -201,7 +201,7 @@ def _wander(rng: np.random.Generator, steps: int) -> Floats:
     for _ in range(steps):
         found.append(level)
         level = memory * level + math.sqrt(1 - memory**2) * float(rng.normal(0.0, deviation))
-    return np.exp(-np.abs(np.array(found)))
+    return np.asarray(np.exp(-np.abs(np.array(found))))
 
 
 class Direction:

@@ -105,8 +105,8 @@ class CutTable:
                 f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes; sync.max_host_share bounds the first"
             )
             notes.append("activations and labels of every record leave the drives (docs/placement.md)")
-        parts = (*self.situation.drives, self.situation.host)
-        for reason in dict.fromkeys(part.layer_reason for part in parts if part.layer_reason):
+        reasons = [*(drive.layer_reason for drive in self.situation.drives), self.situation.host.layer_reason]
+        for reason in dict.fromkeys(filter(None, reasons)):
             notes.append(
                 f"seconds are shared out over the layers by arithmetic (FLOPs), which can be far off: {reason}"
             )
