@@ -41,7 +41,8 @@ def bench_placement_world(bench: Bench, quick: bool = False) -> BenchReport:
     does not. `relieve_wire_over_best`, `none_over_best`: the same mean of the other policies.
 
     On the wall clock (not with `quick`), with paced layers on native drives behind a shaped link, every cut run:
-    `auto_over_best_wall`, the mean over four cases, and `auto_worst_wall`.
+    `auto_over_best_wall`, the mean over four cases of the shortest steps, `auto_worst_wall`, and
+    `auto_over_best_wall_median`, of the median steps, which other work on the machine moves.
     """
     seeds = [bench.seed + seed for seed in (seeds_development.SEEDS if quick else seeds_final.SEEDS)]
     bench.progress.stage("every cut of drawn cases")
@@ -58,7 +59,9 @@ def bench_placement_world(bench: Bench, quick: bool = False) -> BenchReport:
 
     on_wall(replace(bench, name="placement"), placement_wall.EVERY_CASES[0].bytes_per_second, work)
     wall = [each["auto_over_best"] for each in ran]
+    medians = statistics.fmean(each["auto_over_best_median"] for each in ran)
     figures |= {"auto_over_best_wall": statistics.fmean(wall), "auto_worst_wall": min(wall)}
+    figures["auto_over_best_wall_median"] = medians
     return bench.report("modelled", figures, {"cases": samples, "wall": ran}, "native")
 
 
