@@ -17,7 +17,8 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
 from csd_lab.bench.harness import Bench
 from csd_lab.bench.placement import placement_wall, seeds_development, seeds_final
-from csd_lab.bench.placement.placement_world import Told, WorldCase, draw_case
+from csd_lab.bench.placement.placement_case import Told
+from csd_lab.bench.placement.placement_world import WorldCase, draw_case
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import SPLIT_POLICY
 

@@ -12,90 +12,20 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from csd_lab.bench.placement import placement_draws as ranges
-from csd_lab.bench.placement.placement_draws import DrawnLayer, between, draw_model, log_between, off
+from csd_lab.bench.placement.placement_case import WARM_UP, Floats, PlacementTruth, Told, draw_world
 
-Floats = npt.NDArray[np.float64]
 LABEL_BYTES = 8
 # A layer's tensors cross in so many messages at most, of 4 MiB at least, where exchange and computing overlap.
 _CHUNKS, _CHUNK_BYTES = 4, 4 << 20
-# Steps before those that count: nothing is under way at the beginning.
-_WARM_UP = 1
 # Priorities: activations and their gradients go before any layer's tensors.
 _ACTIVATIONS = -1
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a policy is told of a case.
-
-    Attributes:
-        layers: of the model.
-        forward, backward: (layers,) seconds of each on a drive of full speed, as a table has them; None: only the
-            arithmetic of the layers is known.
-        compute_seconds: forward and backward pass of the full batch on a drive of full speed.
-        batches, slowness: (drives,) records of a step, and how many times a full-speed drive's seconds a record takes.
-        host_ratio: how many times as fast as a drive the host is.
-        link_rate, own_rate: bytes/s of the host's side and of a drive's, each way.
-        latency_seconds: of a message.
-        encode_seconds, read_seconds: of a full batch.
-        overlapped: whether the exchange overlaps computing.
-    """
-
-    layers: tuple[DrawnLayer, ...]
-    forward: Floats | None
-    backward: Floats | None
-    compute_seconds: float
-    batches: tuple[int, ...]
-    slowness: tuple[float, ...]
-    host_ratio: float
-    link_rate: float
-    own_rate: float
-    latency_seconds: float
-    encode_seconds: float
-    read_seconds: float
-    overlapped: bool
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What is so.
-
-    Attributes:
-        forward, backward: (drives, layers) seconds of the drive's batch.
-        tail_seconds: (layers + 1,) of the host's layers behind each cut, for all records.
-        encode_rate: seconds of a drive for each byte that it sends.
-        read_seconds: (drives,).
-        own_rate: (drives,) bytes/s.
-        group: (drives,) the number of the port that each hangs on.
-        port_rate, link_rate: bytes/s of each group's port and of the host's side.
-        latency_seconds: of a message.
-        message_seconds, receive_rate, sum_rate: of the host, for each message, received byte and byte that it touches.
-        step_factor: (steps, drives) of a drive's seconds in a step.
-        link_factor: (steps,) of all rates.
-    """
-
-    forward: Floats
-    backward: Floats
-    tail_seconds: Floats
-    encode_rate: float
-    read_seconds: Floats
-    own_rate: Floats
-    group: npt.NDArray[np.int64]
-    port_rate: float
-    link_rate: float
-    latency_seconds: float
-    message_seconds: float
-    receive_rate: float
-    sum_rate: float
-    step_factor: Floats
-    link_factor: Floats
 
 
 @dataclass(frozen=True)
@@ -103,7 +33,7 @@ class WorldCase:
     """A drawn case."""
 
     told: Told
-    truth: Truth
+    truth: PlacementTruth
 
     @property
     def cuts(self) -> list[int]:
@@ -118,96 +48,13 @@ class WorldCase:
 
 def draw_case(rng: np.random.Generator) -> WorldCase:
     """Return a case, all of it drawn."""
-    layers, drives = draw_model(rng), int(rng.choice(ranges.DRIVES))
-    batch = int(rng.choice(ranges.BATCHES))
-    slow = np.arange(drives) % 2 * (rng.random() < ranges.MIXED)
-    batches, slowness = np.where(slow, batch // 2, batch), np.where(slow, 2.0, 1.0)
-    compute, ratio = log_between(rng, ranges.COMPUTE_SECONDS), log_between(rng, ranges.HOST_RATIO)
-    pushed = drives * sum(layer.weight_bytes for layer in layers)
-    link_rate = pushed / (compute * log_between(rng, ranges.WIRE_OVER_COMPUTE))
-    forward, backward = _true_layers(rng, layers, compute)
-    measured = rng.random() < ranges.MEASURED
-    told = Told(
-        layers=layers,
-        forward=forward * off(rng, ranges.TABLE_ERROR, len(layers)) if measured else None,
-        backward=backward * off(rng, ranges.TABLE_ERROR, len(layers)) if measured else None,
-        compute_seconds=compute,
-        batches=tuple(batches.tolist()),
-        slowness=tuple(slowness.tolist()),
-        host_ratio=ratio,
-        link_rate=link_rate,
-        own_rate=link_rate * log_between(rng, ranges.OWN_LINK),
-        latency_seconds=log_between(rng, ranges.LATENCY_SECONDS),
-        encode_seconds=compute * between(rng, ranges.ENCODE),
-        read_seconds=compute * between(rng, ranges.READ),
-        overlapped=bool(rng.random() < ranges.OVERLAPPED),
-    )
-    return WorldCase(told, _draw_truth(rng, told, forward, backward))
-
-
-def _true_layers(rng: np.random.Generator, layers: Sequence[DrawnLayer], compute: float) -> tuple[Floats, Floats]:
-    """Return (layers,) forward and (layers,) backward seconds of a full batch on a drive; they add up to `compute`."""
-    operations = np.array([layer.operations for layer in layers])
-    linear = np.array([layer.linear for layer in layers])
-    forward, backward = (operations * off(rng, ranges.ARITHMETIC_ERROR, len(layers)) for _ in range(2))
-    forward = np.where(linear, operations * log_between(rng, ranges.LINEAR_FORWARD), forward)
-    backward = np.where(linear, operations * log_between(rng, ranges.LINEAR_BACKWARD), backward)
-    return compute / 3 * forward / forward.sum(), compute * 2 / 3 * backward / backward.sum()
-
-
-def _draw_truth(rng: np.random.Generator, told: Told, forward: Floats, backward: Floats) -> Truth:
-    drives, layers, steps = len(told.batches), len(told.layers), ranges.STEPS + _WARM_UP + 1
-    batches = np.array(told.batches)
-    scale = (np.array(told.slowness) * batches / batches.max() * off(rng, ranges.DEVICE, drives))[:, None]
-    linear = np.array([layer.linear for layer in told.layers])
-    host = (forward + backward) * batches.sum() / batches.max() / (told.host_ratio * off(rng, ranges.HOST_SPEED))
-    host = host * off(rng, ranges.HOST_LAYER, layers) * np.where(linear, log_between(rng, ranges.HOST_LINEAR), 1.0)
-    whole = sum(layer.weight_bytes for layer in told.layers)
-    link_rate = told.link_rate * between(rng, ranges.EFFICIENCY) / (1 + between(rng, ranges.CROWDING) * (drives - 1))
-    grouped = rng.random() < ranges.GROUPED
-    port_rate, group_size = between(rng, ranges.GROUP_PORT), int(rng.integers(*ranges.GROUP_SIZE, endpoint=True))
-    return Truth(
-        forward=forward * scale,
-        backward=backward * scale,
-        tail_seconds=np.append(np.cumsum(host[::-1])[::-1], 0.0),
-        encode_rate=told.encode_seconds / whole * float(off(rng, ranges.ENCODE_ERROR)),
-        read_seconds=told.read_seconds * batches / batches.max(),
-        own_rate=told.own_rate * off(rng, ranges.DEVICE, drives),
-        group=np.arange(drives) // (group_size if grouped else drives),
-        port_rate=link_rate * (port_rate if grouped else 1.0),
-        link_rate=link_rate,
-        latency_seconds=told.latency_seconds * float(off(rng, ranges.LATENCY)),
-        message_seconds=log_between(rng, ranges.MESSAGE_SECONDS),
-        receive_rate=log_between(rng, ranges.RECEIVE_RATE),
-        sum_rate=log_between(rng, ranges.SUM_RATE),
-        step_factor=_step_factors(rng, steps, drives),
-        link_factor=_wander(rng, steps),
-    )
-
-
-def _step_factors(rng: np.random.Generator, steps: int, drives: int) -> Floats:
-    factors = off(rng, between(rng, ranges.STEP_NOISE), (steps, drives))
-    share = between(rng, ranges.STRAGGLING)
-    for drive in range(drives):
-        for step in np.flatnonzero(rng.random(steps) < share).tolist():
-            until = step + int(rng.geometric(1 / ranges.STRAGGLING_STEPS))
-            factors[step:until, drive] *= between(rng, ranges.STRAGGLER)
-    return np.asarray(factors)
-
-
-def _wander(rng: np.random.Generator, steps: int) -> Floats:
-    deviation, memory = between(rng, ranges.LINK_NOISE), ranges.LINK_MEMORY
-    level, found = float(rng.normal(0.0, deviation)), []
-    for _ in range(steps):
-        found.append(level)
-        level = memory * level + math.sqrt(1 - memory**2) * float(rng.normal(0.0, deviation))
-    return np.asarray(np.exp(-np.abs(np.array(found))))
+    return WorldCase(*draw_world(rng))
 
 
 class Direction:
     """All streams of one direction: each sends one message at a time, the most urgent of those that wait."""
 
-    def __init__(self, truth: Truth, arrived: Callable[[float, int, object], None]) -> None:
+    def __init__(self, truth: PlacementTruth, arrived: Callable[[float, int, object], None]) -> None:
         """Take the links; `arrived` is told of (seconds, drive, what) when a message's last byte is on the wire."""
         drives = len(truth.own_rate)
         self._truth, self._arrived = truth, arrived
@@ -270,7 +117,7 @@ class Direction:
         self._rates = self._known[key]
 
 
-def share_fairly(truth: Truth, active: npt.NDArray[np.bool_]) -> Floats:
+def share_fairly(truth: PlacementTruth, active: npt.NDArray[np.bool_]) -> Floats:
     """Return (drives,) bytes/s of each stream: max-min fair over own sides, ports and the host's side."""
     rates = np.zeros(len(active))
     if not active.any():
@@ -308,7 +155,7 @@ class StepSimulation:
 
     def mean_step_seconds(self) -> float:
         """Return the mean of the steps that count, from when the first drive begins one to when it begins the next."""
-        wanted = ranges.STEPS + _WARM_UP + 1
+        wanted = ranges.STEPS + WARM_UP + 1
         self._begin_all(0.0)
         while len(self._began) < wanted:
             heap = self._events[0][0] if self._events else math.inf
@@ -320,7 +167,7 @@ class StepSimulation:
                 self._up.end_next(now)
             else:
                 self._down.end_next(now)
-        return (self._began[-1] - self._began[_WARM_UP]) / ranges.STEPS
+        return (self._began[-1] - self._began[WARM_UP]) / ranges.STEPS
 
     def _at(self, seconds: float, act: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (seconds, next(self._number), act))

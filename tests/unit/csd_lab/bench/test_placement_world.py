@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_lab.bench.placement import placement_draws, placement_world, seeds_development, seeds_final
+from csd_lab.bench.placement import placement_case, placement_draws, placement_world, seeds_development, seeds_final
 from csd_lab.bench.placement.bench_placement_world import CASES_PER_SEED, POLICIES, figures_of, judge, problem_of
-from csd_lab.bench.placement.placement_world import LABEL_BYTES, Truth, WorldCase, draw_case, share_fairly
+from csd_lab.bench.placement.placement_case import PlacementTruth
+from csd_lab.bench.placement.placement_world import LABEL_BYTES, WorldCase, draw_case, share_fairly
 from tests.support.examples import examples
 
 
@@ -87,7 +88,7 @@ def test_links_are_shared_max_min_fairly(data: st.DataObject) -> None:
     own = np.array(data.draw(st.lists(rates, min_size=drives, max_size=drives)))
     group = np.sort(np.array(data.draw(st.lists(st.integers(0, 3), min_size=drives, max_size=drives))))
     active = np.array(data.draw(st.lists(st.booleans(), min_size=drives, max_size=drives)))
-    truth: Truth = replace(
+    truth: PlacementTruth = replace(
         draw_case(np.random.default_rng(0)).truth,
         own_rate=own, group=group, port_rate=data.draw(rates), link_rate=data.draw(rates),
     )  # fmt: skip
@@ -107,7 +108,7 @@ def test_links_are_shared_max_min_fairly(data: st.DataObject) -> None:
 
 
 def test_the_world_shares_no_code_with_the_timeline() -> None:
-    for module in (placement_world, placement_draws):
+    for module in (placement_world, placement_case, placement_draws):
         tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
         names = [each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
         names += [alias.name for each in ast.walk(tree) if isinstance(each, ast.Import) for alias in each.names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
@@ -52,6 +53,12 @@ def test_where_nothing_moves_that_is_said_too() -> None:
     moved = check(fast, placement="auto", batch_size=600)  # the host is worth 15 drives
     assert moved.job.placement == "2"
     assert any("of the computing moves to the host" in note for note in moved.notes)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, "much", float("nan")])
+def test_a_share_of_the_host_that_is_none_is_refused(share: object) -> None:
+    with pytest.raises(ValidationError, match="max_host_share"):
+        JobConfig.model_validate(JOB | {"placement": "auto", "sync": {"max_host_share": share}})
 
 
 @pytest.mark.slow
