@@ -29,6 +29,7 @@ BENCHES = {
     "hypertune_sim": "training.bench_hypertune_sim",
     "comm": "communication.comm_wall",
     "placement": "placement.placements",
+    "placement_world": "placement.bench_placement_world",
     "planner": "planner.bench_planner",
     "planner_vms": "planner.planner_vms",
     "scaleout": "scaleout.scaleout",

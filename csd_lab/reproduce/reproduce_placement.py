@@ -48,7 +48,7 @@ _SEED = 0
 def run_scaled(
     paths: Paths, progress: Progress, cases: tuple[PlacementWallCase, ...] = WALL_CASES
 ) -> list[RanPlacement]:
-    """Return what each case's steps take with nothing moved and with the cut that would be made unasked.
+    """Return what each case's steps take with nothing moved and with the cut that `relieve_wire` makes.
 
     Raises:
         EnvironmentUnfit: drives or link cannot be had on this machine.
@@ -239,7 +239,7 @@ def place_one(
         Link(rate, host.link_latency_seconds.value),
         slice_seconds=SLICE_SECONDS.value,
     )
-    decision, pushed = decide(situation), float(CutCosts(situation).push_bytes[-1])
+    decision, pushed = decide(situation, heavy=HEAVY), float(CutCosts(situation).push_bytes[-1])
     unmoved = decision.step_seconds if decision.unmoved_seconds is None else decision.unmoved_seconds
     return Placing(
         model=model,

@@ -14,12 +14,14 @@ from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, SplitPr
 from csd_emu.profiles.calibration import CalibrationStore
 from firmware_agent.common.units import format_bytes
 from host.app.prepare import read_placement
+from host.config.plugins.kinds import SPLIT_POLICY
 from host.core.console import console, figures_table, print_whole
 from host.core.device_time import MODELLED, WALL
 from host.core.summary import INSTRUCTIONS, Summary, name_clock
 from host.policies.selection.selection_report import SelectionReport
 from host.policies.split.cut_decision import CutDecision, CutRow
 from host.training.split.decide_cut import settle
+from host.training.split.split_model import AUTO, NONE
 
 if TYPE_CHECKING:  # it imports torch
     from host.training.split.split_request import PlacementRequest
@@ -168,7 +170,9 @@ def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
         ModelError: the model cannot be looked at.
     """
     request = read_placement(job_path, array_path, store)
-    choice = settle(request, store.counting(request.config.core_model))
+    asked = request.job.placement
+    policy = asked if asked != NONE and asked in SPLIT_POLICY.names else AUTO
+    choice = settle(request, store.counting(request.config.core_model), policy)
     return PlanReport(
         model=request.job.model,
         input_shape=list(request.shape),
@@ -248,7 +252,7 @@ def _verdict(plan: CutReport) -> str:
 
 
 def _why_not(row: CutRow) -> str:
-    """Return why a cut is not made unasked; nothing if it might be."""
+    """Return why the policy's rule does not allow a cut; nothing if it does, or has none."""
     if row.relieves or row.refused:
         return ""
     return "does not relieve the wire" if row.heavy else "much computing"

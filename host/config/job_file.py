@@ -99,7 +99,7 @@ class JobConfig(Config):
         disturb: of synchronous jobs: competing work in drives, by step.
         communication: of synchronous jobs: in which pieces and order tensors are sent, and whether beside computing.
         placement: of synchronous jobs: which layers the host has: ``none``, ``auto`` (those where a step is predicted
-            to be shortest), or those from a layer of this name on.
+            to be shortest), ``relieve_wire`` (late ones, heavy on the wire), or those from a layer of this name on.
         planner: of synchronous jobs: which devices train is chosen in the first steps; without it all do.
         strategy: how the host makes new weights of the devices': a built-in name such as ``fedavg`` or
             ``trimmed_mean`` (see docs/training.md), or one of the user's own (see docs/extending.md).

@@ -70,6 +70,8 @@ class SyncSection(Config):
             public records again (``repeat``), or leaves some out, others each epoch (``subsample``).
         straggler_factor: a device that computes for longer than this times the step as expected is not waited for in
             that step: its gradient is dropped, its records come again. None waits for every device.
+        max_host_share: share of the model's computing, in seconds of a drive, that a policy of `placement` may give to
+            the host; a layer that is named is not bound by it.
     """
 
     former_keys: ClassVar[Mapping[str, str]] = {"patience": "straggler_factor"}
@@ -83,6 +85,7 @@ class SyncSection(Config):
     micro_batch: int | None = Field(default=None, ge=1, le=65536)
     overflow: Literal["repeat", "subsample"] = "repeat"
     straggler_factor: float | None = Field(default=None, gt=1, le=1000, allow_inf_nan=False)
+    max_host_share: float = Field(default=1.0, ge=0, le=1, allow_inf_nan=False)
     tuning: TuningSection = TuningSection()
 
     @model_validator(mode="after")

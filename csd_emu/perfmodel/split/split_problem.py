@@ -195,6 +195,7 @@ class SplitProblem:
         slice_seconds: what a slice costs beside its bytes, where they overlap.
         block_bytes: the host's optimiser steps ranges of so many bytes; None for whole tensors.
         barrier: whether the optimiser needs the whole gradient first.
+        max_host_share: share of the model's computing, in seconds of a drive, that the host may have at most, 0 to 1.
     """
 
     layers: tuple[LayerSplitCost, ...]
@@ -206,9 +207,12 @@ class SplitProblem:
     slice_seconds: float = 0.0
     block_bytes: int | None = None
     barrier: bool = False
+    max_host_share: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse a step of nobody, or of nothing."""
+        if not 0 <= self.max_host_share <= 1:
+            raise ConfigurationError(f"max_host_share: {self.max_host_share} is no share; write one from 0 to 1")
         if not self.layers:
             raise ConfigurationError("a model without a layer has no place to be cut")
         if all(drive.local for drive in self.drives):

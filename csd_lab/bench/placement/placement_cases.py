@@ -30,7 +30,7 @@ from firmware_agent.common.layer_costs import LayerWork
 from firmware_agent.common.models import ZOO, ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.device_time import TableModel, gradient_seconds, host_model, micro_batch_counts
-from host.policies.split.choose_cut import decide
+from host.policies.split.choose_cut import HEAVY, decide
 from host.policies.split.cut_decision import CutDecision
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
 
@@ -211,10 +211,10 @@ def bound_cases(ratios: Sequence[float], exposed: bool = False) -> Iterator[Plac
 def regret(case: PlacementCase, generator: np.random.Generator, heavy_alone: bool = True) -> dict[str, Any]:
     """Return a case's outcome: what was chosen, what would have been best, and by how much it is better.
 
-    `heavy_alone`: only cuts that may be made unasked count; without, all.
+    `heavy_alone`: only cuts that `relieve_wire` may make count; without, all.
     """
     seen = case.situation()
-    decision = decide(seen) if heavy_alone else decide(seen, heavy=0.0)
+    decision = decide(seen, heavy=HEAVY) if heavy_alone else decide(seen)
     truth = disturb(seen, generator)
     allowed = [row.drive_layers for row in decision.rows if not row.refused and (row.relieves or not heavy_alone)]
     judge = CutJudge(truth)
@@ -239,9 +239,9 @@ def regret(case: PlacementCase, generator: np.random.Generator, heavy_alone: boo
 
 
 def rule_costs(case: PlacementCase) -> dict[str, Any]:
-    """Return what it costs in a case that only late, heavy layers move unasked, and for the wire's sake; predicted."""
+    """Return what it costs in a case that only late, heavy layers move (`relieve_wire`); predicted."""
     situation = case.situation()
-    chosen, best = decide(situation), decide(situation, heavy=0.0)
+    chosen, best = decide(situation, heavy=HEAVY), decide(situation)
     return {
         "model": case.model,
         "drives": case.drives,
@@ -283,7 +283,7 @@ def decision_seconds(layers: int = 200, drives: int = 36, repeats: int = 5) -> d
     have as many kinds as profiles. Narrow is a link on which many cuts are about as good as the best.
     """
     took = {
-        name: timeit.repeat(partial(decide, each, heavy=0.0), "import gc; gc.enable()", repeat=repeats, number=1)
+        name: timeit.repeat(partial(decide, each), "import gc; gc.enable()", repeat=repeats, number=1)
         for name, each in decision_cases(layers, drives).items()
     }
     return {name: statistics.median(seconds) for name, seconds in took.items()}

@@ -25,7 +25,7 @@ BATCH = 32
 # What a drive computes for in a step of the whole model.
 COMPUTE_SECONDS = 0.2
 _SPEEDUP_STEPS = 8
-_REGRET_STEPS = 5
+_REGRET_STEPS, _EVERY_STEPS = 5, 4
 # Placements that each case of `regret` runs with.
 _PLACEMENTS = 3
 # Only the shared side of the link is shaped.
@@ -47,6 +47,13 @@ REGRET_CASES = (
     PlacementWallCase("alexnet", 1.0),
     PlacementWallCase("resnet", 1.0),
     PlacementWallCase("transformer", 4.0),
+)
+# Cases of which every cut is run; none of them is one of `REGRET_CASES`.
+EVERY_CASES = (
+    PlacementWallCase("vgg", 1.0),
+    PlacementWallCase("alexnet", 4.0),
+    PlacementWallCase("resnet", 4.0),
+    PlacementWallCase("transformer", 1.0),
 )
 
 
@@ -90,6 +97,34 @@ def _regret_of(case: PlacementWallCase, made: Made) -> dict[str, Any]:
     }
 
 
+async def every_cut(runs: WallRuns, cases: Sequence[PlacementWallCase] = EVERY_CASES) -> list[dict[str, Any]]:
+    """Return of each case the wall seconds of steps with each cut that can be, and what `auto` chooses.
+
+    Layers are paced, so that whatever else runs on the machine can only make a step longer: `auto_over_best` is of the
+    shortest step of each cut, `auto_over_best_median` of the medians.
+    """
+    planned = [(case, placement) for case in cases for placement in _foretold(case)]
+    made = await _run(runs, planned, _EVERY_STEPS)
+    samples = []
+    for case in cases:
+        steps = {key[1]: each.result for key, each in made.items() if key[0] == case}
+        shortest = {placement: min(each) for placement, each in steps.items()}
+        medians = {placement: statistics.median(each) for placement, each in steps.items()}
+        chosen = placement_of(decide(situation_of(case)))
+        samples.append(
+            {
+                "case": str(case),
+                "chosen": chosen,
+                "step_seconds": steps,
+                "foretold_seconds": _foretold(case),
+                "auto_over_best": min(shortest.values()) / shortest[chosen],
+                "auto_over_best_median": min(medians.values()) / medians[chosen],
+                **_told({key: each for key, each in made.items() if key[0] == case}),
+            }
+        )
+    return samples
+
+
 async def _run(runs: WallRuns, planned: Sequence[tuple[PlacementWallCase, str]], steps: int) -> Made:
     """Return the step seconds of each case and placement; runs from which much was stolen are made again."""
 
@@ -115,13 +150,13 @@ def candidates(case: PlacementWallCase) -> list[str]:
 
     So what is chosen is held against its closest rivals, and not against cuts that nobody would make.
     """
-    chosen, foretold = placement_of(decide(situation_of(case), heavy=0.0)), _foretold(case)
+    chosen, foretold = placement_of(decide(situation_of(case))), _foretold(case)
     return list(dict.fromkeys([chosen, NONE, *sorted(foretold, key=foretold.__getitem__)]))[:_PLACEMENTS]
 
 
 def _foretold(case: PlacementWallCase) -> dict[str, float]:
     """Return placement -> the step that the timeline foretells, of all that can be."""
-    rows = decide(situation_of(case), heavy=0.0).rows
+    rows = decide(situation_of(case)).rows
     return {row.layer or NONE: row.step_seconds for row in rows if row.step_seconds is not None}
 
 

@@ -35,7 +35,7 @@ from firmware_agent.common.split.activations import LABELS, activation_specs
 from firmware_agent.common.split.cutting import cut_model, list_cuts
 from firmware_agent.common.weights import trained_names
 from firmware_agent.common.wire import encode, pack
-from host.policies.split.choose_cut import decide
+from host.policies.split.choose_cut import HEAVY, decide
 from host.training.sync.exchange.activation_exchange import ActivationReceiver
 from host.training.sync.server_model.activation_types import ActivationBatch, ActivationGrads, HandOver
 
@@ -193,7 +193,7 @@ def on_the_timeline(bench: Bench) -> tuple[dict[str, float], dict[str, Any]]:
       without overlap, and the choice is the very best of the cuts that may be chosen, as its judge has them.
       `chosen_of_all_when_wire_bound`: the same of all cuts, where any layer may move; without overlap alone.
     * `rule_costs_median`, `rule_costs_worst`: chosen / best of all cuts - 1, as predicted, without overlap: what it
-      costs that only late, heavy layers move unasked, and for the wire's sake alone.
+      costs that only late, heavy layers move, for the wire's sake alone (`relieve_wire`).
     * `decision_seconds`: of a decision over 200 layers, with overlap or without, of equal drives or unequal ones,
       whichever takes longest.
     """
@@ -209,7 +209,7 @@ def on_the_timeline(bench: Bench) -> tuple[dict[str, float], dict[str, Any]]:
     any_layer = [placement_cases.regret(case, generator, False) for case in few]
     costs = [placement_cases.rule_costs(case) for case in exposed]
     progress.stage("cuts where wire or compute dominates")
-    left = [(case, decide(case.situation()).layer) for case in bound_cases(COMPUTE_BOUND)]
+    left = [(case, decide(case.situation(), heavy=HEAVY).layer) for case in bound_cases(COMPUTE_BOUND)]
     wired = [placement_cases.regret(case, generator) for case in bound_cases(WIRE_BOUND)]
     wired_any = [placement_cases.regret(case, generator, False) for case in bound_cases(WIRE_BOUND, exposed=True)]
     progress.stage("how long a decision takes")

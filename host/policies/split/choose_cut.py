@@ -1,15 +1,15 @@
 """Decision on a model's cut: the best of the cuts that fit, "nothing moved" among them, and why.
 
-**Which layers may move.** Late ones that are heavy on the wire and light in arithmetic: the host's share of the
-exchanged bytes is at least `HEAVY` times its share of the computing, and the cut saves bytes. This is the rule of Park
-et al. (RALP, algorithms section 4 of the design notes) with a number of ours. Without it a few drives, each a fifteenth
-of the host, would best hand over next to everything: their first activations, which are close to the records, and all
-the arithmetic. Whoever wants that can ask for a layer by name, or have the host train. If nothing else fits into the
-memory that there is, any cut may be made.
+**`auto`** takes the cut with which the timeline predicts the shortest step, whatever moves. With few drives, each a
+fraction of the host, that often leaves them the first layers alone, whose activations are close to the records:
+`max_host_share` of the situation bounds the host's part, and a cut before the first layer is refused.
 
-**For the wire's sake alone.** Of these only such cuts are made unasked as would win by relieving the wire: with a host
-that computes the moved layers of all drives' records no sooner than the slowest drive would its own. So where computing
-dominates the wire nothing moves, however fast the host is: that is the reason for which drives train at all.
+**`relieve_wire`** is the rule of Park et al. (RALP, algorithms section 4 of the design notes) with a number of ours:
+only late layers move that are heavy on the wire and light in arithmetic. The host's share of the exchanged bytes is at
+least `HEAVY` times its share of the computing, and the cut saves bytes. Of these only such cuts are made as would win
+with a host that computes the moved layers of all drives' records no sooner than the slowest drive would its own. So
+where computing dominates the wire nothing moves, however fast the host is. If nothing else fits into the memory that
+there is, any cut may be made.
 
 **What is not worth a cut.** A cut shows activations and labels to the host. One that wins less than `MARGIN` is not
 made.
@@ -42,20 +42,29 @@ class NothingMoved:
 
 @SPLIT_POLICY.register("auto", "The layers with which a step is predicted to be shortest.")
 class ShortestStep:
-    """The `SplitPolicy` of this module."""
+    """A `SplitPolicy` that goes by the timeline alone."""
 
     def decide(self, situation: SplitProblem) -> CutDecision:
         """Return the best cut that fits (see `decide`)."""
         return decide(situation)
 
 
-def decide(situation: SplitProblem, *, heavy: float = HEAVY) -> CutDecision:
+@SPLIT_POLICY.register("relieve_wire", "Late layers with many bytes and little computing, for the wire's sake alone.")
+class RelievedWire:
+    """A `SplitPolicy` that moves what burdens the wire, and nothing for the host's speed."""
+
+    def decide(self, situation: SplitProblem) -> CutDecision:
+        """Return the best cut that the rule allows (see `decide`)."""
+        return decide(situation, heavy=HEAVY)
+
+
+def decide(situation: SplitProblem, *, heavy: float = 0.0) -> CutDecision:
     """Return the best cut that fits; of cuts that are as good the one that moves least.
 
     Args:
         situation: model, devices, link and schedule.
-        heavy: how many times the host's share of the bytes must be its share of the computing; 0 lets any layer move,
-            for the host's speed alone too.
+        heavy: how many times the host's share of the bytes must be its share of the computing, and the cut relieve the
+            wire; 0 lets any layer move, for the host's speed alone too.
 
     Raises:
         ConfigurationError: no cut fits into the memory that there is.
@@ -69,7 +78,7 @@ def decide(situation: SplitProblem, *, heavy: float = HEAVY) -> CutDecision:
     best = min((cut for cut in seconds if cut in allowed), key=lambda cut: (seconds[cut], -cut))
     unmoved = seconds.get(table.unmoved)
     chosen = table.unmoved if unmoved is not None and unmoved <= (1 + MARGIN) * seconds[best] else best
-    of = "" if len(allowed) == len(fitting) else " that may be made unasked"
+    of = "" if len(allowed) == len(fitting) else " that relieves the wire by late, heavy layers"
     return table.decision(chosen, seconds, _why(table, chosen, best, seconds, of))
 
 
@@ -98,7 +107,7 @@ def _why(table: CutTable, chosen: int, best: int, seconds: Mapping[int, float], 
     """Return why; `of` says of which cuts the best one was taken, if not of all."""
     if chosen == table.unmoved:
         if best == table.unmoved:
-            return f"no cut{of} saves the wire more than it costs"
+            return f"no cut{of} makes a step shorter"
         gain = seconds[chosen] / seconds[best] - 1
         return f"the best cut{of} would win {gain:.2%} of a step, less than the {MARGIN:.0%} that it must"
     if table.unmoved not in seconds:

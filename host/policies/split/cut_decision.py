@@ -24,9 +24,10 @@ class CutRow:
         moved_compute: share of the model's computing that the host has, in seconds of a drive.
         drive_memory_bytes: that the drive which needs most needs at least, computing in parts if it may.
         host_memory_bytes: that the tail needs.
-        heavy: whether what moves is heavy enough on the wire, and saves bytes there, to be moved unasked.
+        heavy: whether what moves is heavy enough on the wire, and saves bytes there, for `relieve_wire`; true of all
+            where no rule asks for it.
         relieves: whether it would win with a host that is no faster than a drive: by relieving the wire. Known of cuts
-            that are heavy, where there is a choice; true of nothing moved, else false.
+            that are heavy, where there is a choice; true of nothing moved, and of all where no rule asks for it.
         refused: why there can be no such cut; empty if there can.
     """
 

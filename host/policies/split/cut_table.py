@@ -1,4 +1,4 @@
-"""The cuts of a situation: which fit, which may be made unasked, how long a step takes with each."""
+"""The cuts of a situation: which fit, which a rule allows, how long a step takes with each."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class CutTable:
         self.heavy = (self.amounts.heaviness >= heavy) & ((traffic < traffic[-1]) | (heavy <= 0))
         self.heavy[self.unmoved] = True
         self._any = heavy <= 0
-        self.relieving = {self.unmoved}
+        self.relieving = set(range(self.unmoved + 1)) if self._any else {self.unmoved}
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
         self._lowest = bounds(self.amounts)
         self._barrier = barrier_seconds(self.amounts)
         self._known: dict[int, float] = {}
 
     def allow(self, fitting: Sequence[int]) -> Sequence[int]:
-        """Return which of the cuts that fit may be made unasked: all of them if no other does."""
+        """Return which of the cuts that fit the rule allows: all of them if there is none, or nothing else fits."""
         heavy = [cut for cut in fitting if self.heavy[cut]] or fitting
         if self._any or self.unmoved not in heavy:
             return heavy
@@ -97,16 +97,19 @@ class CutTable:
         if fastest not in (chosen, self.unmoved) and seconds[chosen] > (1 + MARGIN) * seconds[fastest]:
             notes.append(
                 f"a cut before {self.layer(fastest)} would take {seconds[fastest]:.4g} s a step, with "
-                f"{self.amounts.moved_compute[fastest]:.0%} of the computing on the host; such a cut is made only if "
-                "its layer is asked for by name"
-            )
-        if not self.heavy[chosen]:
-            notes.append(
-                f"{self.amounts.moved_compute[chosen]:.0%} of the computing moves for "
-                f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes: the host is busy with it"
+                f"{self.amounts.moved_compute[fastest]:.0%} of the computing on the host; placement: auto makes it"
             )
         if chosen != self.unmoved:
+            notes.append(
+                f"{self.amounts.moved_compute[chosen]:.0%} of the computing moves to the host, with "
+                f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes; sync.max_host_share bounds the first"
+            )
             notes.append("activations and labels of every record leave the drives (docs/placement.md)")
+        reasons = [*(drive.layer_reason for drive in self.situation.drives), self.situation.host.layer_reason]
+        for reason in dict.fromkeys(filter(None, reasons)):
+            notes.append(
+                f"seconds are shared out over the layers by arithmetic (FLOPs), which can be far off: {reason}"
+            )
         return notes
 
     def _seconds(self, cut: int) -> float:
@@ -123,6 +126,8 @@ class CutTable:
             return "raw records would leave the drives"
         if math.isnan(self.amounts.crossing_bytes[cut]):
             return f"the model cannot be cut there: {self.situation.layers[cut].reason or 'nobody says why'}"
+        if (share := float(self.amounts.moved_compute[cut])) > self.situation.max_host_share:
+            return f"the host would have {share:.1%} of the computing, above max_host_share"
         place = self.amounts.short_of_memory[cut]
         if place is not None and (bounded := self.situation.drives[place].memory) is not None:
             needed = self.amounts.drive_memory_bytes[place, cut]

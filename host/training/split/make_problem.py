@@ -76,6 +76,7 @@ def make_situation(
         slice_seconds=REAL_SLICE_SECONDS if request.really else SLICE_SECONDS.value,
         block_bytes=request.block_bytes,
         barrier=request.barrier,
+        max_host_share=sync.max_host_share,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
@@ -43,10 +44,21 @@ def test_the_run_names_the_layer_and_says_why() -> None:
 
 @pytest.mark.slow
 def test_where_nothing_moves_that_is_said_too() -> None:
-    request = check(ARRAY | {"link": {"bandwidth": "10 GB/s"}}, placement="auto", batch_size=600)
-    assert request.placed is None
-    assert request.job.placement == "none"
-    assert any("every layer stays on the drives" in note for note in request.notes)
+    fast = ARRAY | {"link": {"bandwidth": "10 GB/s"}}
+    for asked in ({"placement": "relieve_wire"}, {"placement": "auto", "sync": {"max_host_share": 0.0}}):
+        request = check(fast, batch_size=600, **asked)
+        assert request.placed is None
+        assert request.job.placement == "none"
+        assert any("every layer stays on the drives" in note for note in request.notes)
+    moved = check(fast, placement="auto", batch_size=600)  # the host is worth 15 drives
+    assert moved.job.placement == "2"
+    assert any("of the computing moves to the host" in note for note in moved.notes)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, "much", float("nan")])
+def test_a_share_of_the_host_that_is_none_is_refused(share: object) -> None:
+    with pytest.raises(ValidationError, match="max_host_share"):
+        JobConfig.model_validate(JOB | {"placement": "auto", "sync": {"max_host_share": share}})
 
 
 @pytest.mark.slow

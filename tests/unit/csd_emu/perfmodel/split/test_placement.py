@@ -26,6 +26,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.layer_costs import LayerWork
 from firmware_agent.common.send_queue import TransferSettings
+from host.config.plugins.kinds import SPLIT_POLICY
 from host.policies.split.choose_cut import HEAVY, decide, decide_for
 from host.policies.split.cut_table import MARGIN
 from tests.support.examples import examples
@@ -100,7 +101,7 @@ def test_no_schedule_beats_the_bound(situation: SplitProblem) -> None:
 @given(situations(schedules))
 def test_the_choice_is_the_best_of_all_that_could_be_simulated(situation: SplitProblem) -> None:
     every = {cut: simulate_cut(CutCosts(situation), cut) for cut in possible(situation)}
-    decision = decide(situation, heavy=0.0)
+    decision = decide(situation)
     assert decision.step_seconds == pytest.approx(every[decision.drive_layers])
     assert every[decision.drive_layers] <= (1 + MARGIN) * min(every.values()) * (1 + 1e-9)
     if decision.layer is not None:
@@ -139,7 +140,7 @@ def operations(layer: LayerSplitCost) -> tuple[float, float]:
 @settings(deadline=None, max_examples=examples(40))
 @given(situations(st.none() | schedules))
 def test_a_choice_is_never_worse_than_nothing_moved(situation: SplitProblem) -> None:
-    for decision in (decide(situation), decide(situation, heavy=0.0)):
+    for decision in (decide(situation, heavy=HEAVY), decide(situation)):
         assert decision.unmoved_seconds is not None
         assert decision.step_seconds <= decision.unmoved_seconds
         assert decision.rows[0].layer is None
@@ -149,10 +150,10 @@ def test_a_choice_is_never_worse_than_nothing_moved(situation: SplitProblem) -> 
 
 
 @settings(deadline=None)
-@given(situations(), st.floats(1, 100))
-def test_more_bandwidth_never_makes_the_best_step_longer(situation: SplitProblem, times: float) -> None:
+@given(situations(), st.floats(1, 100), st.sampled_from([0.0, HEAVY]))
+def test_more_bandwidth_never_makes_the_best_step_longer(situation: SplitProblem, times: float, heavy: float) -> None:
     link = replace(situation.link, bytes_per_second=situation.link.bytes_per_second * times)
-    before, after = decide(situation), decide(replace(situation, link=link))
+    before, after = decide(situation, heavy=heavy), decide(replace(situation, link=link), heavy=heavy)
     assert after.step_seconds <= before.step_seconds * (1 + MARGIN) * (1 + 1e-9)
 
 
@@ -181,12 +182,12 @@ def with_free_wire(situation: SplitProblem, times: float) -> SplitProblem:
 def test_nothing_moves_where_compute_dominates_and_the_host_is_no_faster(
     situation: SplitProblem, slower: float
 ) -> None:
-    assert decide(with_free_wire(situation, slower), heavy=0.0).layer is None
+    assert decide(with_free_wire(situation, slower)).layer is None
 
 
 @settings(deadline=None, max_examples=examples(40))
 @given(situations(st.none() | schedules, local=False), st.floats(0.0, 4.0), st.floats(1e-9, 20.0))
-def test_nothing_moves_unasked_for_the_hosts_speed_alone(situation: SplitProblem, times: float, heavy: float) -> None:
+def test_no_rule_moves_anything_for_the_hosts_speed_alone(situation: SplitProblem, times: float, heavy: float) -> None:
     assert decide(with_free_wire(situation, times), heavy=heavy).layer is None
 
 
@@ -275,27 +276,29 @@ PLAIN = SplitProblem(
 
 
 def test_a_heavy_layer_moves_behind_a_slow_link_and_stays_behind_a_fast_one() -> None:
-    assert decide(PLAIN).layer == "classifier.0"
+    assert decide(PLAIN, heavy=HEAVY).layer == "classifier.0"
     drives = tuple(replace(each, link_bytes_per_second=1e12, encode_seconds=0.0) for each in PLAIN.drives)
-    assert decide(replace(PLAIN, link=Link(1e12, 0.0), drives=drives, host=HostPlace(3.0, 6.0))).layer is None
+    assert (
+        decide(replace(PLAIN, link=Link(1e12, 0.0), drives=drives, host=HostPlace(3.0, 6.0)), heavy=HEAVY).layer is None
+    )
 
 
-def test_a_layer_with_much_arithmetic_moves_only_if_it_is_asked_for() -> None:
+def test_a_layer_with_much_arithmetic_does_not_relieve_the_wire() -> None:
     busy = replace(PLAIN.layers[2], forward_operations=50.0, backward_operations=50.0)
     situation = replace(PLAIN, layers=(*PLAIN.layers[:2], busy))
     assert 0 < CutCosts(situation).heaviness[2] < HEAVY
-    decision = decide(situation)
+    decision = decide(situation, heavy=HEAVY)
     assert decision.layer is None
     assert "classifier.0" in decision.notes[0]
     asked = decide_for(situation, "classifier.0")
     assert asked.layer == "classifier.0"
-    assert decide(situation, heavy=0.0).layer == "classifier.0"
+    assert decide(situation).layer == "classifier.0"
 
 
 @settings(deadline=None, max_examples=examples(30))
 @given(situations(st.none() | schedules))
-def test_a_faster_cut_that_is_not_made_unasked_is_named_and_no_reason_denies_it(situation: SplitProblem) -> None:
-    decision, free = decide(situation), decide(situation, heavy=0.0)
+def test_a_faster_cut_that_the_rule_declines_is_named_and_no_reason_denies_it(situation: SplitProblem) -> None:
+    decision, free = decide(situation, heavy=HEAVY), decide(situation)
     faster = decision.step_seconds > (1 + MARGIN) * free.step_seconds
     named = [note for note in decision.notes if note.startswith("a cut before")]
     assert len(named) == faster
@@ -303,7 +306,7 @@ def test_a_faster_cut_that_is_not_made_unasked_is_named_and_no_reason_denies_it(
         assert repr(free.layer)[1:-1] in named[0]
         assert f"{free.step_seconds:.4g} s a step" in named[0]
     if decision.layer is None and free.layer is not None:
-        assert "that may be made unasked" in decision.reason
+        assert "that relieves the wire by late, heavy layers" in decision.reason
 
 
 def test_a_faster_cut_is_named_where_the_exchange_overlaps_computing_too() -> None:
@@ -312,11 +315,11 @@ def test_a_faster_cut_is_named_where_the_exchange_overlaps_computing_too() -> No
     overlapped = replace(
         PLAIN, layers=layers, sending=TransferSettings("priority", 1 << 20, 4 << 20), cut_overlaps=True
     )
-    decision, whole = decide(overlapped), decide_for(overlapped, "classifier.0")
+    decision, whole = decide(overlapped, heavy=HEAVY), decide_for(overlapped, "classifier.0")
     assert decision.layer is None
     assert decision.step_seconds > 2 * whole.step_seconds
     assert f"a cut before classifier.0 would take {whole.step_seconds:.4g} s a step" in decision.notes[0]
-    assert decision.reason == "no cut that may be made unasked saves the wire more than it costs"
+    assert decision.reason == "no cut that relieves the wire by late, heavy layers makes a step shorter"
 
 
 def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None:
@@ -329,12 +332,12 @@ def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None
     layers = *PLAIN.layers[:2], busy
     situation = replace(PLAIN, layers=layers, drives=drives, host=HostPlace(20.0, 40.0), link=Link(1e12, 0.0))
     assert CutCosts(situation).heaviness[2] > HEAVY
-    decision = decide(situation)
+    decision = decide(situation, heavy=HEAVY)
     assert decision.layer is None
     assert [row.relieves for row in decision.rows if row.layer == "classifier.0"] == [False]
     assert "classifier.0" in decision.notes[0]
-    assert decide(situation, heavy=0.0).layer == "classifier.0"
-    slow = decide(replace(situation, link=Link(1e7, 0.0)))
+    assert decide(situation).layer == "classifier.0"
+    slow = decide(replace(situation, link=Link(1e7, 0.0)), heavy=HEAVY)
     assert slow.layer == "classifier.0"
     assert slow.row.relieves
 
@@ -342,7 +345,7 @@ def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None
 def test_a_model_too_large_for_a_drive_is_cut() -> None:
     memory = DriveMemory(500e6, 600e6, 1, 600e6)
     tight = replace(PLAIN, link=Link(1e12, 0.0), drives=tuple(replace(each, memory=memory) for each in PLAIN.drives))
-    decision = decide(tight)
+    decision = decide(tight, heavy=HEAVY)
     assert decision.layer == "classifier.0"
     assert decision.unmoved_seconds is None
     assert decision.gain is None
@@ -356,21 +359,63 @@ def test_a_light_cut_is_made_if_nothing_else_fits() -> None:
     busy = replace(PLAIN.layers[2], forward_operations=50.0, backward_operations=50.0)
     memory = DriveMemory(500e6, 600e6, 1, 600e6)
     drives = tuple(replace(each, memory=memory) for each in PLAIN.drives)
-    decision = decide(replace(PLAIN, layers=(*PLAIN.layers[:2], busy), drives=drives))
+    decision = decide(replace(PLAIN, layers=(*PLAIN.layers[:2], busy), drives=drives), heavy=HEAVY)
     assert decision.layer == "classifier.0"
-    assert any("the host is busy" in note for note in decision.notes)
+    assert any(note.startswith("34% of the computing moves to the host") for note in decision.notes)
+
+
+@settings(deadline=None, max_examples=examples(40))
+@given(situations(st.none() | schedules), st.floats(0.0, 1.0), st.sampled_from([0.0, HEAVY]))
+def test_the_hosts_part_is_bounded_and_the_best_of_those_within_is_taken(
+    situation: SplitProblem, share: float, heavy: float
+) -> None:
+    bounded = decide(replace(situation, max_host_share=share), heavy=heavy)
+    assert bounded.row.moved_compute <= share
+    within = [row for row in bounded.rows if not row.refused]
+    assert all(row.moved_compute <= share for row in within)
+    free = decide(situation, heavy=heavy)
+    assert bounded.step_seconds >= free.step_seconds * (1 - 1e-9) / (1 + MARGIN)
+    if free.row.moved_compute <= share and heavy == 0 and situation.sending is None:
+        assert bounded.drive_layers == free.drive_layers
+    for row in bounded.rows:
+        if row.layer is not None and row.moved_compute > share and "cannot be cut" not in row.refused:
+            assert "max_host_share" in row.refused
+
+
+def test_a_bound_that_leaves_no_cut_that_fits_is_an_error_that_names_it() -> None:
+    memory = DriveMemory(500e6, 600e6, 1, 600e6)
+    tight = replace(PLAIN, drives=tuple(replace(each, memory=memory) for each in PLAIN.drives))
+    assert decide(replace(tight, max_host_share=0.02)).layer == "classifier.0"
+    with pytest.raises(ConfigurationError, match=r"no cut fits.*1\.0% of the computing, above max_host_share"):
+        decide(replace(tight, max_host_share=0.005))
+
+
+def test_a_decision_says_that_its_layers_were_never_measured() -> None:
+    reason = "the calibration table has no layers"
+    guessed = replace(PLAIN, drives=tuple(replace(each, layer_reason=reason) for each in PLAIN.drives))
+    assert [note for note in decide(guessed).notes if "by arithmetic (FLOPs)" in note] == [
+        f"seconds are shared out over the layers by arithmetic (FLOPs), which can be far off: {reason}"
+    ]
+    assert not any("by arithmetic" in note for note in decide(PLAIN).notes)
+
+
+@pytest.mark.parametrize(("policy", "heavy"), [("auto", 0.0), ("relieve_wire", HEAVY)])
+@settings(deadline=None, max_examples=examples(20))
+@given(situation=situations(st.none() | schedules))
+def test_policies_are_known_by_their_names(policy: str, heavy: float, situation: SplitProblem) -> None:
+    assert SPLIT_POLICY.load(policy)().decide(situation) == decide(situation, heavy=heavy)
 
 
 def test_what_does_not_fit_anywhere_is_an_error_that_says_what_is_short() -> None:
     memory = DriveMemory(100e6, 600e6, 1, 600e6)
     drives = tuple(replace(each, memory=memory) for each in PLAIN.drives)
     with pytest.raises(ConfigurationError, match=r"no cut fits.*600\.0 MB.*before 'classifier.0'.*420\.0 MB"):
-        decide(replace(PLAIN, drives=drives))
+        decide(replace(PLAIN, drives=drives), heavy=HEAVY)
 
 
 def test_a_host_without_room_has_no_part() -> None:
     small = replace(PLAIN, host=replace(PLAIN.host, memory_bytes=1e8))
-    assert decide(small).layer is None
+    assert decide(small, heavy=HEAVY).layer is None
     with pytest.raises(ConfigurationError, match=r"classifier.0: the host needs 450\.1 MB of memory for 96 records"):
         decide_for(small, "classifier.0")
 
@@ -414,6 +459,8 @@ def test_a_cut_that_is_asked_for_is_made_even_if_it_is_slower() -> None:
         ({"drives": ()}, "a drive must take part"),
         ({"drives": (replace(PLAIN.drives[0], local=True),)}, "a drive must take part"),
         ({"link": Link(0.0, 0.0)}, "bandwidth"),
+        ({"max_host_share": 1.5}, "max_host_share: 1.5 is no share"),
+        ({"max_host_share": math.nan}, "max_host_share: nan is no share"),
         ({"host": HostPlace(1.0, 1.0, None, ((1.0,), (1.0,)))}, "1 shares for 3 layers"),
     ],
 )
