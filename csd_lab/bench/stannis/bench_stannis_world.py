@@ -66,7 +66,7 @@ def judge(generator: np.random.Generator) -> dict[str, Any]:
     measured = _plan(
         array, [measured_seconds(one.step_seconds, generator)[: one.limit] for one in array.classes]
     )
-    limited = [batch > one.limit for one, batch in zip(array.classes, free, strict=True)]
+    limited = [batch >= one.limit for one, batch in zip(array.classes, free, strict=True)]
     most, rate = max(array.records(free), array.records(own)), array.rate(own)
     best = array.best_rate(most)
     most_measured = max(most, array.records(measured))
