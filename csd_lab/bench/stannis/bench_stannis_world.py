@@ -63,9 +63,7 @@ def judge(generator: np.random.Generator) -> dict[str, Any]:
     array = draw_array(generator)
     free = _plan(array, [one.step_seconds for one in array.classes])
     own = _plan(array, [one.within_memory for one in array.classes])
-    measured = _plan(
-        array, [measured_seconds(one.step_seconds, generator)[: one.limit] for one in array.classes]
-    )
+    measured = _plan(array, [measured_seconds(one.step_seconds, generator)[: one.limit] for one in array.classes])
     limited = [batch >= one.limit for one, batch in zip(array.classes, free, strict=True)]
     most, rate = max(array.records(free), array.records(own)), array.rate(own)
     best = array.best_rate(most)

@@ -139,9 +139,7 @@ def _in_tiles(batches: Seconds, tile: int) -> Seconds:
     return np.asarray(np.ceil(batches / tile) * tile)
 
 
-def _beyond_cache(
-    seconds: Seconds, batches: Seconds, generator: np.random.Generator, ranges: WorldRanges
-) -> Seconds:
+def _beyond_cache(seconds: Seconds, batches: Seconds, generator: np.random.Generator, ranges: WorldRanges) -> Seconds:
     edge = _log(generator, ranges.cache_records_log)
     jump, steeper = generator.uniform(*ranges.cache_jump), generator.uniform(*ranges.cache_steeper)
     further = np.maximum(0.0, batches - edge)

@@ -54,15 +54,13 @@ def plan_classes(
     slow = max(range(len(classes)), key=lambda number: classes[number].seconds(classes[number].knee(settings.knee)))
     steps = _Steps(classes, counts, slow, settings.margin, sync_seconds)
     candidates = _candidates(classes[slow], settings, sync_seconds)
-    batches = steps.finished_by(classes[slow].step_seconds[candidates - 1])
-    batches = batches[:, _choose(*steps.cost(batches), settings.knee)]
+    looked_at = steps.finished_by(classes[slow].step_seconds[candidates - 1])
+    batches = looked_at[:, _choose(*steps.cost(looked_at), settings.knee)]
     if settings.slow_batch is not None:
         return batches, slow
-    largest = np.array([table.largest_batch for table in classes])
-    at_limit = batches >= largest
-    at_limit[slow] |= _reach(classes[slow].knee(settings.knee)) >= largest[slow]
     batches = _shorter(steps, batches)
-    return _longer(steps, batches, settings.knee) if at_limit.any() else batches, slow
+    bounded = any(_is_bounded(*each, settings.knee) for each in zip(classes, looked_at[:, -1], strict=True))
+    return _longer(steps, batches, settings.knee) if bounded else batches, slow
 
 
 class _Steps:
@@ -108,6 +106,11 @@ def _candidates(slow: SpeedTable, settings: PaceSettings, sync_seconds: float) -
 
 def _reach(knee: int) -> int:
     return max(_GROWTH * knee, _REACH)
+
+
+def _is_bounded(table: SpeedTable, most: int, knee: float) -> bool:
+    """Return whether memory keeps a device from `most` records, or ends so near its knee that the knee is the end's."""
+    return table.largest_batch <= max(most, _GROWTH * _reach(table.knee(knee)))
 
 
 def _choose(rates: Floats, seconds: Floats, tolerance: float) -> int:
