@@ -35,7 +35,7 @@ def bench_stannis_world(bench: Bench, quick: bool = False) -> BenchReport:
     Figures, records per second over those of the best batches, mean of the cases: `over_best_unlimited`, where no class
     is kept by its memory from what STANNIS would give it; `over_best_limited`, where one is; `worst` of all. Best is
     any split, every device with a record at least, of no more records a step than STANNIS gives, or would give without
-    limits. `..._low` is the lower end of the 95 % interval over the cases (bootstrap); of `worst`, of the mean of each
+    limits, or than give every device 95 % of its best rate without limits. `..._low` is the lower end of the 95 % interval over the cases (bootstrap); of `worst`, of the mean of each
     seed's worst case. `over_best_measured`: all cases, STANNIS given lines between eight batches measured with 0.5 %
     noise in place of the curves; `equal_over_best`: the same records dealt out equally; `over_best_any_batch`: against
     the best of all splits, however large the global batch; `over_best_with_idle`: devices may stand idle in the best.
@@ -65,7 +65,8 @@ def judge(generator: np.random.Generator) -> dict[str, Any]:
     own = _plan(array, [one.within_memory for one in array.classes])
     measured = _plan(array, [measured_seconds(one.step_seconds, generator)[: one.limit] for one in array.classes])
     limited = [batch >= one.limit for one, batch in zip(array.classes, free, strict=True)]
-    most, rate = max(array.records(free), array.records(own)), array.rate(own)
+    rate = array.rate(own)
+    most = max(array.records(free), array.records(own), array.saturated_records())
     best = array.best_rate(most)
     most_measured = max(most, array.records(measured))
     return {

@@ -73,6 +73,19 @@ class DrawnArray:
         """Return the records of a step."""
         return sum(one.devices * int(batch) for one, batch in zip(self.classes, batches, strict=True))
 
+    def saturated_records(self, share: float = 0.95) -> int:
+        """Return the records of the shortest step in which every device, had it memory, has `share` of its best rate.
+
+        No tuner is asked, so none is judged more kindly for small batches.
+        """
+        batches = np.arange(1, MOST_RECORDS + 1)
+        rates = [batches / one.step_seconds for one in self.classes]
+        saturated = [int(np.argmax(rate >= share * rate.max())) for rate in rates]
+        length = max(float(one.step_seconds[at]) for one, at in zip(self.classes, saturated, strict=True))
+        return self.records(
+            [max(1, int(np.searchsorted(one.step_seconds, length, side="right"))) for one in self.classes]
+        )
+
     def best_rate(self, most_records: int, least: int = 1) -> float:
         """Return the highest rate of all batches with at most `most_records` records a step.
 

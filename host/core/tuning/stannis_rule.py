@@ -14,8 +14,8 @@ from host.core.tuning.speed_table import SpeedTable
 BALANCED = 0.02
 # To find such a step the slow device's batch may grow to so many times its knee, and in any case to so many records.
 _GROWTH, _REACH = 2, 16
-# A shorter step must be faster by more than this share.
-WORTH_SHORTENING = 0.005
+# A shorter step must be faster by more than this share, which tables' errors reach (bench `calibration`).
+WORTH_SHORTENING = 0.01
 
 
 class PaceSettings(Protocol):
