@@ -15,6 +15,8 @@ from csd_lab.bench.harness import Bench, spread_over
 from csd_lab.bench.stannis.stannis_arrays import DrawnArray, draw_array, measured_seconds
 from csd_lab.bench.stannis.stannis_development_seeds import DEVELOPMENT_SEEDS
 from csd_lab.bench.stannis.stannis_final_seeds import FINAL_SEEDS
+from csd_lab.bench.stannis.stannis_learning import SEEDS as LEARNING_SEEDS
+from csd_lab.bench.stannis.stannis_learning import compare_learning
 from csd_lab.bench.stannis.stannis_ranges import ARRAYS_PER_SEED
 from host.config.sync_section import TuningSection
 from host.core.tuning.speed_table import SpeedTable
@@ -39,6 +41,7 @@ def bench_stannis_world(bench: Bench, quick: bool = False) -> BenchReport:
     seed's worst case. `over_best_measured`: all cases, STANNIS given lines between eight batches measured with 0.5 %
     noise in place of the curves; `equal_over_best`: the same records dealt out equally; `over_best_any_batch`: against
     the best of all splits, however large the global batch; `over_best_with_idle`: devices may stand idle in the best.
+    `learning_...`: see `csd_lab.bench.stannis.stannis_learning.compare_learning`; one array at its limit.
     """
     began = time.monotonic()
     seeds = [bench.seed + seed for seed in (DEVELOPMENT_SEEDS if quick else FINAL_SEEDS)]
@@ -49,7 +52,9 @@ def bench_stannis_world(bench: Bench, quick: bool = False) -> BenchReport:
             rows += part
             bench.progress.advance(number / len(seeds))
     samples = {"by_shape_of_the_limited": by_shape(rows), "cases": rows, "wall_seconds": time.monotonic() - began}
-    return bench.report("modelled", summarise(rows), samples, "none")
+    bench.progress.stage("what smaller batches do to learning")
+    figures = summarise(rows) | compare_learning(LEARNING_SEEDS[:3] if quick else LEARNING_SEEDS)
+    return bench.report("modelled", figures, samples, "none")
 
 
 def judge_seed(seed: int, arrays: int) -> list[dict[str, Any]]:
