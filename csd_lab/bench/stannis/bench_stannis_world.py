@@ -37,11 +37,12 @@ def bench_stannis_world(bench: Bench, quick: bool = False) -> BenchReport:
     Figures, records per second over those of the best batches, mean of the cases: `over_best_unlimited`, where no class
     is kept by its memory from what STANNIS would give it; `over_best_limited`, where one is; `worst` of all. Best is
     any split, every device with a record at least, of no more records a step than STANNIS gives, or would give without
-    limits, or than give every device 95 % of its best rate without limits. `..._low` is the lower end of the 95 % interval over the cases (bootstrap); of `worst`, of the mean of each
-    seed's worst case. `over_best_measured`: all cases, STANNIS given lines between eight batches measured with 0.5 %
-    noise in place of the curves; `equal_over_best`: the same records dealt out equally; `over_best_any_batch`: against
-    the best of all splits, however large the global batch; `over_best_with_idle`: devices may stand idle in the best.
-    `learning_...`: see `csd_lab.bench.stannis.stannis_learning.compare_learning`; one array at its limit.
+    limits, or than give every device 95 % of its best rate without limits. `..._low` is the lower end of the 95 %
+    interval over the cases (bootstrap); of `worst`, of the mean of each seed's worst case. `over_best_measured`: it
+    is given lines between eight batches measured with 0.5 % noise in place of the curves; `equal_over_best`: the same
+    records dealt out equally; `over_best_any_batch`: against the best of all splits, however large the global batch;
+    `over_best_with_idle`: devices may stand idle in the best. `learning_...`: one array at its limit, see
+    `csd_lab.bench.stannis.stannis_learning.compare_learning`.
     """
     began = time.monotonic()
     seeds = [bench.seed + seed for seed in (DEVELOPMENT_SEEDS if quick else FINAL_SEEDS)]

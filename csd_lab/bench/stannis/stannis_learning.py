@@ -69,7 +69,8 @@ def learn(global_batch: int, seed: int, learning_rate: float = LEARNING_RATE) ->
     while seen < RECORDS:
         for batch in np.array_split(generator.permutation(len(labels)), max(1, round(len(labels) / global_batch))):
             optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+            loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             seen += len(batch)
             if reached == float("inf") and seen >= looks * RECORDS / LOOKS:
