@@ -12,19 +12,19 @@ def test_the_array_is_one_in_which_the_host_stands_at_its_limit() -> None:
 
 
 def test_gains_are_of_records_over_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the records until the target with the larger batch, three with the rate scaled."""
+    """Four times the records until the target with the larger batch, three with the rate scaled."""
     chosen, _ = learning.plans()
     batch = int(chosen.batches.sum())
 
     def learn(global_batch: int, seed: int, learning_rate: float) -> Learnt:
         if global_batch == batch:
             return Learnt(100.0, 0.9)
-        return Learnt(200.0, 0.95) if learning_rate == learning.LEARNING_RATE else Learnt(300.0, 0.8)
+        return Learnt(400.0, 0.95) if learning_rate == learning.LEARNING_RATE else Learnt(300.0, 0.8)
 
     monkeypatch.setattr(learning, "learn", learn)
     found = learning.compare_learning((0, 1))
-    assert found["learning_time_gain"] == pytest.approx(2 * found["learning_rate_gain"])
-    assert found["learning_time_gain_scaled"] == pytest.approx(3 * found["learning_rate_gain"])
+    assert found["learning_time_gain"] == pytest.approx(4 * found["learning_rate_gain"])
+    assert found["learning_time_gain_best"] == pytest.approx(3 * found["learning_rate_gain"])
     assert found["learning_accuracy_lost"] == pytest.approx(0.05)
 
 
