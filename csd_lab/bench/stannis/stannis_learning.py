@@ -94,8 +94,8 @@ def held_out(model: torch.nn.Module, data: Dataset) -> tuple[float, float]:
 def compare_learning(seeds: Sequence[int] = SEEDS) -> dict[str, float]:
     """Return the gain in rate and in time to the target loss, and what accuracy is lost at equal records; means.
 
-    `learning_time_gain` is over the larger batch at the same learning rate; `learning_time_gain_best` over the better one,
-    seed by seed, of that rate and one that is larger in proportion to the batch (Goyal et al. 2017).
+    `learning_time_gain` is over the larger batch at the same learning rate; `learning_time_gain_best` over the better
+    one, seed by seed, of that rate and one that is larger in proportion to the batch (Goyal et al. 2017).
     """
     chosen, knee = plans()
     batch, larger = int(chosen.batches.sum()), int(knee.batches.sum())
