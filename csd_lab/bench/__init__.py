@@ -26,6 +26,7 @@ BENCHES = {
     "rounds": "training.noop_rounds",
     "gradients": "training.bench_gradients",
     **dict.fromkeys(("stannis", "hypertune"), "training.tuned_batches"),
+    "stannis_world": "stannis.bench_stannis_world",
     "hypertune_sim": "training.bench_hypertune_sim",
     "comm": "communication.comm_wall",
     "placement": "placement.placements",

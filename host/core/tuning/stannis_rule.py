@@ -14,6 +14,8 @@ from host.core.tuning.speed_table import SpeedTable
 BALANCED = 0.02
 # To find such a step the slow device's batch may grow to so many times its knee, and in any case to so many records.
 _GROWTH, _REACH = 2, 16
+# A shorter step must be faster by more than this share, which tables' errors reach (bench `calibration`).
+WORTH_SHORTENING = 0.01
 
 
 class PaceSettings(Protocol):
@@ -40,7 +42,8 @@ def plan_classes(
     The slow one takes longest at its own knee, so no device has to work below its knee. Of its batches from the knee
     to twice the knee (or 16), at which neither it nor all together, the exchange included, are slower than the knee
     allows, the smallest is taken with which all finish within `BALANCED` of each other; if none does, the one nearest
-    to it.
+    to it. A shorter step is taken if it is faster in all, and where memory bounds a class a longer one may be: see
+    `_shorter` and `_longer`. With `slow_batch` neither is looked for.
 
     Args:
         classes: all different, at least one.
@@ -48,12 +51,46 @@ def plan_classes(
         settings: knee, slow_batch and margin.
         sync_seconds: what the exchange adds to each step.
     """
-    slow = max(classes, key=lambda table: table.seconds(table.knee(settings.knee)))
-    batches = _candidates(slow, settings, sync_seconds)
-    shares = np.stack([_filled(table, slow, batches, settings.margin) for table in classes])
-    seconds = np.stack([table.step_seconds[share - 1] for table, share in zip(classes, shares, strict=True)])
-    chosen = _choose(np.array(counts) @ shares, seconds, settings.knee, sync_seconds)
-    return shares[:, chosen], next(number for number, table in enumerate(classes) if table is slow)
+    slow = max(range(len(classes)), key=lambda number: classes[number].seconds(classes[number].knee(settings.knee)))
+    steps = _Steps(classes, counts, slow, settings.margin, sync_seconds)
+    candidates = _candidates(classes[slow], settings, sync_seconds)
+    looked_at = steps.finished_by(classes[slow].step_seconds[candidates - 1])
+    batches = looked_at[:, _choose(*steps.cost(looked_at), settings.knee)]
+    if settings.slow_batch is not None:
+        return batches, slow
+    batches = _shorter(steps, batches)
+    bounded = any(_is_bounded(*each, settings.knee) for each in zip(classes, looked_at[:, -1], strict=True))
+    return _longer(steps, batches, settings.knee) if bounded else batches, slow
+
+
+class _Steps:
+    """Steps of devices that compute as many records as they can by some time."""
+
+    def __init__(
+        self, classes: Sequence[SpeedTable], counts: Sequence[int], slow: int, margin: float, sync_seconds: float
+    ) -> None:
+        """Take what `plan_classes` is given, and the number of the slow class, for which there is no margin."""
+        self.curves = [table.step_seconds for table in classes]
+        self._counts, self._sync_seconds = np.array(counts), sync_seconds
+        self._shares = [1.0 if number == slow else 1 - margin for number in range(len(classes))]
+
+    def finished_by(self, targets: Floats) -> Batches:
+        """Return (classes, targets) records that a device of each class finishes by each time, at least 1."""
+        done = [
+            np.searchsorted(curve, share * targets, side="right")
+            for curve, share in zip(self.curves, self._shares, strict=True)
+        ]
+        return np.maximum(1, np.stack(done)).astype(np.int64)
+
+    def until(self, largest: Batches) -> Batches:
+        """Return (classes, steps) batches: all that differ, of steps in which no class has more than its `largest`."""
+        ends = [curve[:most] / share for curve, most, share in zip(self.curves, largest, self._shares, strict=True)]
+        return self.finished_by(np.unique(np.concatenate(ends)))
+
+    def cost(self, batches: Batches) -> tuple[Floats, Floats]:
+        """Return (steps,) records per second, and (classes, steps) compute seconds, of (classes, steps) batches."""
+        seconds = np.stack([curve[own - 1] for curve, own in zip(self.curves, batches, strict=True)])
+        return self._counts @ batches / (seconds.max(axis=0) + self._sync_seconds), seconds
 
 
 def _candidates(slow: SpeedTable, settings: PaceSettings, sync_seconds: float) -> Batches:
@@ -62,31 +99,51 @@ def _candidates(slow: SpeedTable, settings: PaceSettings, sync_seconds: float) -
         slow.seconds(settings.slow_batch)  # refuses one that does not fit
         return np.array([settings.slow_batch])
     knee = slow.knee(settings.knee)
-    batches = np.arange(knee, min(max(_GROWTH * knee, _REACH), slow.largest_batch) + 1)
+    batches = np.arange(knee, min(_reach(knee), slow.largest_batch) + 1)
     rates = batches / (slow.step_seconds[batches - 1] + sync_seconds)
     return np.asarray(batches[rates >= (1 - settings.knee) * rates.max()])
 
 
-def _filled(table: SpeedTable, slow: SpeedTable, slow_batches: Batches, margin: float) -> Batches:
-    """Return the batch of a device for each batch of the slow one."""
-    if table is slow:
-        return slow_batches
-    targets = (1 - margin) * slow.step_seconds[slow_batches - 1]
-    return np.maximum(1, np.searchsorted(table.step_seconds, targets, side="right")).astype(np.int64)
+def _reach(knee: int) -> int:
+    return max(_GROWTH * knee, _REACH)
 
 
-def _choose(totals: Batches, seconds: Floats, tolerance: float, sync_seconds: float) -> int:
+def _is_bounded(table: SpeedTable, most: int, knee: float) -> bool:
+    """Return whether memory keeps a device from `most` records, or ends so near its knee that the knee is the end's."""
+    return table.largest_batch <= max(most, _GROWTH * _reach(table.knee(knee)))
+
+
+def _choose(rates: Floats, seconds: Floats, tolerance: float) -> int:
     """Return the number of the candidate to take.
 
     Args:
-        totals: (candidates,) records of a step.
+        rates: (candidates,) records per second.
         seconds: (classes, candidates) compute seconds.
         tolerance: candidates with a rate within this share of the best one's are equally good.
-        sync_seconds: added to each step.
     """
-    longest = seconds.max(axis=0)
-    rates = totals / (longest + sync_seconds)
-    imbalances = 1 - seconds.min(axis=0) / longest
+    imbalances = 1 - seconds.min(axis=0) / seconds.max(axis=0)
     imbalances[rates < (1 - tolerance) * rates.max()] = np.inf
     balanced = np.flatnonzero(imbalances <= BALANCED)
     return int(balanced[0] if len(balanced) else imbalances.argmin())
+
+
+def _shorter(steps: _Steps, batches: Batches) -> Batches:
+    """Return the batches of the fastest of all shorter steps, if it gains more than `WORTH_SHORTENING`; else `batches`.
+
+    Where a class stands at its memory's limit, the others wait for no one in it; where a curve jumps, one that has just
+    crossed its jump does less for the time.
+    """
+    shorter = steps.until(batches)
+    rates, (own, _) = steps.cost(shorter)[0], steps.cost(batches[:, None])
+    return shorter[:, rates.argmax()] if rates.max() > (1 + WORTH_SHORTENING) * own[0] else batches
+
+
+def _longer(steps: _Steps, batches: Batches, tolerance: float) -> Batches:
+    """Return `batches` if they are within `tolerance` of the best rate of all, else the shortest step that is.
+
+    The knee of a class whose memory bounds it says nothing of what the others, and the exchange, gain by longer steps.
+    """
+    every = steps.until(np.array([len(curve) for curve in steps.curves]))
+    rates, (own, _) = steps.cost(every)[0], steps.cost(batches[:, None])
+    enough = rates >= (1 - tolerance) * rates.max()
+    return batches if own[0] >= (1 - tolerance) * rates.max() else every[:, enough.argmax()]

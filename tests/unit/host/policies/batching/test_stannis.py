@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import TuningSection
+from host.core.tuning.batch_tuner import Floats
 from host.core.tuning.speed_table import SpeedTable
-from host.core.tuning.stannis_rule import BALANCED
+from host.core.tuning.stannis_rule import BALANCED, WORTH_SHORTENING
 from host.policies.batching.stannis import plan_batches, plan_shards
 from tests.support.tuning import line, speed_tables
 
@@ -23,14 +24,63 @@ def test_nobody_takes_longer_than_the_pace_allows(
     assert plan.step_seconds == pace + sync_seconds
     assert plan.records_per_second == pytest.approx(sum(plan.batches) / plan.step_seconds)
     slowest = max(range(len(tables)), key=lambda n: tables[n].seconds(tables[n].knee(settings.knee)))
-    target = (1 - settings.margin) * plan.compute_seconds[slowest]
-    for table, batch, seconds in zip(tables, plan.batches, plan.compute_seconds, strict=True):
+    shares = np.array([1.0 if n == slowest else 1 - settings.margin for n in range(len(tables))])
+    more = plan.batches > 1
+    target = float(np.max((plan.compute_seconds / shares)[more], initial=0.0))
+    for share, table, batch, seconds in zip(shares, tables, plan.batches, plan.compute_seconds, strict=True):
         assert seconds == table.seconds(int(batch))
         assert 1 <= batch <= table.largest_batch
-        if table is not tables[slowest] and batch > 1:
-            assert seconds <= target
-        if table is not tables[slowest] and batch < table.largest_batch:
-            assert table.seconds(int(batch) + 1) > target
+        if batch < table.largest_batch:  # what the step has time for is computed
+            assert table.seconds(int(batch) + 1) > share * target * (1 - 1e-9)
+
+
+def all_steps(tables: list[SpeedTable], sync_seconds: float) -> tuple[Floats, Floats]:
+    """Records and rates of a step of every length, whatever STANNIS looks at."""
+    first = max(table.seconds(1) for table in tables)
+    lengths = np.array(sorted({float(t) for table in tables for t in table.step_seconds if t >= first}))
+    records = np.array([sum(table.largest_within(length) for table in tables) for length in lengths], np.float64)
+    return records, records / (lengths + sync_seconds)
+
+
+@given(st.lists(speed_tables(), min_size=1, max_size=5), st.floats(0, 0.5), st.floats(0, 10))
+def test_no_step_with_as_few_records_is_faster(tables: list[SpeedTable], knee: float, sync_seconds: float) -> None:
+    plan = plan_batches(tables, TuningSection(knee=knee), sync_seconds)
+    records, rates = all_steps(tables, sync_seconds)
+    best = float(np.max(rates[records <= plan.batches.sum()], initial=0.0))
+    assert plan.records_per_second >= best / (1 + WORTH_SHORTENING) * (1 - 1e-9)
+
+
+@given(st.lists(speed_tables(), min_size=1, max_size=5), st.floats(0, 0.5), st.floats(0, 10))
+def test_where_memory_bounds_a_class_the_rate_is_what_the_knee_allows(
+    tables: list[SpeedTable], knee: float, sync_seconds: float
+) -> None:
+    plan = plan_batches(tables, TuningSection(knee=knee), sync_seconds)
+    if any(batch == table.largest_batch for batch, table in zip(plan.batches, tables, strict=True)):
+        _, rates = all_steps(tables, sync_seconds)
+        assert plan.records_per_second >= (1 - knee) * rates.max() * (1 - 1e-9)
+
+
+def test_nobody_waits_for_the_slow_class_where_a_fast_one_is_at_its_limit() -> None:
+    """The slow one's knee takes 40 s, the fast one has memory for 16 records, which take 2 s."""
+    slow, fast = line("slow", 1.0, 1.0), line("fast", 0.0, 0.125, largest=16)
+    plan = plan_batches([slow, fast], TuningSection())
+    assert plan.batches.tolist() == [1, 16]
+    assert plan.compute_seconds.tolist() == [2.0, 2.0]
+    assert plan.bounded == ()
+
+
+def test_a_slow_class_at_its_limit_does_not_keep_the_others_from_their_knee() -> None:
+    """One record is all that the slow one holds; with the exchange the others gain by more than it has time for."""
+    plan = plan_batches([line("slow", 1.0, 0.5, largest=1), line("fast", 0.0, 0.1)], TuningSection(), 20.0)
+    best = max((1 + batch) / (max(1.5, 0.1 * batch) + 20.0) for batch in range(1, 513))
+    assert plan.records_per_second >= 0.95 * best
+
+
+def test_a_slow_batch_given_outright_stays_where_a_fast_class_is_at_its_limit() -> None:
+    tables = [line("slow", 1.0, 1.0), line("fast", 0.01, 0.01, largest=16)]
+    plan = plan_batches(tables, TuningSection(slow_batch=20))
+    assert plan.batches.tolist() == [20, 16]
+    assert plan.bounded == (1,)
 
 
 @given(st.lists(st.floats(1, 30), min_size=1, max_size=5), st.floats(0, 5), st.floats(1e-3, 1))
@@ -64,9 +114,10 @@ def test_a_jump_beyond_the_knee_is_not_crossed() -> None:
 
 
 def test_a_device_whose_largest_batch_is_done_early_is_reported() -> None:
+    """Not even one record of the slow one is done by then."""
     plan = plan_batches([line("slow", 1.0, 1.0), line("fast", 0.01, 0.01, largest=16)], TuningSection())
     assert plan.bounded == (1,)
-    assert plan.batches[1] == 16
+    assert plan.batches.tolist() == [1, 16]
 
 
 @given(st.floats(1.06, 1.5), st.floats(5, 100))
