@@ -28,6 +28,7 @@ BENCHES = {
     **dict.fromkeys(("stannis", "hypertune"), "training.tuned_batches"),
     "hypertune_sim": "training.bench_hypertune_sim",
     "comm": "communication.comm_wall",
+    "bytescheduler_world": "communication.bytescheduler.bytescheduler_world",
     "placement": "placement.placements",
     "planner": "planner.bench_planner",
     "planner_vms": "planner.planner_vms",

@@ -9,11 +9,11 @@ from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldCase
 from csd_lab.bench.communication.bytescheduler.event_world import Setting
 
 # Slices: from so small a part of the model, in octaves, up to whole layers. Credits: so many slices, or no limit.
-SMALLEST_PART = 2048
-CREDITS_PER_SLICE = (1, 2, 4, 8, 32)
+SMALLEST_PART = 512
+CREDITS_PER_SLICE = (1, 2, 4, 32)
 _NO_LIMIT = 1 << 40
-# Around the best of these: steps in octaves, each until nothing near is better.
-_NEAR_OCTAVES = (0.5, 0.25)
+# Around the best of these: steps in octaves, each until nothing near is better by such a share.
+_NEAR_OCTAVES, _BETTER = (1.0, 0.5), 0.001
 
 
 def find_best(case: WorldCase, seconds_of: Callable[[Setting], float]) -> tuple[Setting, float]:
@@ -30,10 +30,10 @@ def find_best(case: WorldCase, seconds_of: Callable[[Setting], float]) -> tuple[
         # Each drive's processor sends and reads all slices, one after the other.
         if 2 * case.drive_slice_seconds * case.model_bytes / setting.slice_bytes > least:
             return False
-        better = (seconds := seconds_of(setting)) < least
+        better, before = (seconds := seconds_of(setting)) < least, least
         if better:
             best, least = setting, seconds
-        return better
+        return seconds < before * (1 - _BETTER)
 
     try_out(best)
     octaves = math.log2(max(layer.size_bytes for layer in case.layers) * SMALLEST_PART / case.model_bytes)

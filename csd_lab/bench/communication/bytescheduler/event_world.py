@@ -23,8 +23,8 @@ from functools import partial
 
 from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldCase
 
-# Packets: so many bytes, or so small a part of the model, whichever is more, to have a bounded number of events.
-PACKET_BYTES, PACKETS_OF_MODEL = 64 << 10, 400
+# What the link carries before it is another drive's turn: the size of a segment that a kernel hands on at once.
+PACKET_BYTES = 64 << 10
 # The host steps a tensor in so many blocks at most, of this size or a power of two times as large.
 BLOCK_BYTES, MOST_BLOCKS = 16 << 10, 64
 # Steps before the first that counts, and those that count.
@@ -154,10 +154,10 @@ class _Path:
         return end - start
 
     def _encoded(self, layer: int, size: int) -> None:
-        packet, left = self._run.packet_bytes, size
+        left = size
         first, customer, rate = self._sides[0]
         while left > 0:
-            part = min(packet, left)
+            part = min(PACKET_BYTES, left)
             left -= part
             first.serve(customer, part / rate, partial(self._half_way, layer, part, size if left == 0 else 0))
         self._encoding = False
@@ -245,7 +245,6 @@ class _Run:
     def __init__(self, case: WorldCase, setting: Setting) -> None:
         self.case, self.setting, self.clock = case, setting, _Clock()
         count = len(case.slowdowns)
-        self.packet_bytes = max(PACKET_BYTES, case.model_bytes // PACKETS_OF_MODEL)
         self._host_processor = _Server(self.clock, 2 * count)
         self._drive_processors = [_Server(self.clock, 2) for _ in range(count)]
         up, down = (_Server(self.clock, count) for _ in range(2))
