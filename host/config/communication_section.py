@@ -66,8 +66,11 @@ class CommunicationSection(Config):
                     f"communication.{name}: {int(size)} bytes are more than the {model_bytes} that a step sends each "
                     "way; make it smaller, or leave it out"
                 )
-        given = {"slice_bytes": self.slice, "credit_bytes": self.credit}
-        return replace(usual, **{name: int(size) for name, size in given.items() if size is not None})
+        return replace(
+            usual,
+            slice_bytes=usual.slice_bytes if self.slice is None else int(self.slice),
+            credit_bytes=usual.credit_bytes if self.credit is None else int(self.credit),
+        )
 
 
 def _expand(value: object) -> object:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-
 from firmware_agent.common.send_queue import TransferSettings
 
 # Up to ByteScheduler's own default, 1,000,000 parameters of 4 bytes; more than `MAX_SLICE_BYTES` go as several frames.

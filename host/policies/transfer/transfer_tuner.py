@@ -175,9 +175,7 @@ def check_tunable(sending: TransferSettings) -> None:
         raise ConfigurationError("a tuner needs a slice size and a credit to begin with; give both")
 
 
-def make_tuner(
-    schedule: str, first: TransferSettings, seed: int = 0, block_bytes: int = BLOCK_BYTES
-) -> TransferTuner:
+def make_tuner(schedule: str, first: TransferSettings, seed: int = 0, block_bytes: int = BLOCK_BYTES) -> TransferTuner:
     """Return the tuner, which takes of the other arguments what its constructor names.
 
     Args:

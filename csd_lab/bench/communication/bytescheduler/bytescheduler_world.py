@@ -112,9 +112,7 @@ def told_link(case: WorldCase) -> SharedLink:
     return SharedLink(part, case.latency_seconds, ASSUMED_SLICE_SECONDS)
 
 
-def search(
-    case: WorldCase, seconds_of: Callable[[Setting], float], first: TransferSettings
-) -> tuple[Setting, int]:
+def search(case: WorldCase, seconds_of: Callable[[Setting], float], first: TransferSettings) -> tuple[Setting, int]:
     """Have the product's search go through noisy steps; return its choice, and in which step it was announced."""
     tuner, noise = StaticSearch(first), draw_noise(case, MOST_STEPS)
     step = 0
