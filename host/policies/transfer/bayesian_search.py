@@ -4,11 +4,12 @@ After ByteScheduler (Peng et al., SOSP 2019) and its released tuner: points of s
 thrown away, each announced some steps ahead, and expected improvement of a Gaussian process says which is next. What is
 ours:
 
-* both the slice size and the credit are searched, on a logarithmic scale, and both are applied: in the released code the
-  tuned slice size is written where nobody reads it;
-* the first points lie around the setting that the run begins with, where the released tuner draws 10 of its 15 at random;
-* there are as many points as pay: few where the wire hardly matters, up to 30 where it dominates. The search ends when no
-  setting is expected to bring `enough`;
+* both the slice size and the credit are searched, on a logarithmic scale, and both are applied: in the released code
+  the tuned slice size is written where nobody reads it;
+* the first points lie around the setting that the run begins with, where the released tuner draws 10 of its 15 at
+  random;
+* there are as many points as pay: few where the wire hardly matters, up to 30 where it dominates. The search ends when
+  no setting is expected to bring `enough`;
 * a point is the median of its steps, for other traffic comes in bursts, and the choice is the measured setting that the
   process believes to be best: the least of 30 noisy measurements is not.
 """
@@ -32,7 +33,8 @@ from host.policies.transfer.transfer_tuner import LEAST_AHEAD_STEPS, Change, Ste
 
 # Where the first points lie: octaves of slice size and of credit, from the setting that the run begins with.
 FIRST_OCTAVES = ((0, 0), (-2, -2), (2, 2), (0, 2), (-2, 0), (0, -2), (4, 4), (-2, 2))
-# What takes so much longer than the best point (logarithm) is as bad as anything worse: the process shall not bend to it.
+# What takes so much longer than the best point (logarithm) is as bad as anything worse, so that the process does not
+# bend to it.
 WORST_LOG = 0.4
 
 

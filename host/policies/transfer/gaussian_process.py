@@ -1,8 +1,8 @@
 """A Gaussian process over few measured points, and what another one may bring. Pure.
 
-Matern 5/2 with one length for all axes, and noise. Both are those under which the points are likeliest, of a few (maximum
-marginal likelihood; Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equation 5.8). Expected
-improvement without its margin xi: Jones, Schonlau and Welch 1998, equation 15.
+Matern 5/2 with one length for all axes, and noise. Both are those under which the points are likeliest, of a few
+(maximum marginal likelihood; Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equation 5.8).
+Expected improvement without its margin xi: Jones, Schonlau and Welch 1998, equation 15.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def bench_bytescheduler_world(bench: Bench, quick: bool = False) -> BenchReport:
     """Default and search of slice and credit against the best static setting, in a world of its own.
 
     Models, links and costs are drawn; ranges and seeds are in the package's files. Everything is simulated. The default
-    is told what an array file tells: bandwidth and latency, not what a slice costs. The search sees noisy steps; what it
-    chose is judged without noise. `quick` takes the cases that both were developed on.
+    is told what an array file tells: bandwidth and latency, not what a slice costs. The search sees noisy steps; what
+    it chose is judged without noise. `quick` takes the cases that both were developed on.
 
     Figures are ratios of rates, means over the cases: `default_over_best` and `search_over_best`, over the best static
     setting that brute force finds, each with `_low`, the lower end of the mean's 95 % interval, and `_worst`;
