@@ -34,6 +34,7 @@ BENCHES = {
     "planner_vms": "planner.planner_vms",
     "scaleout": "scaleout.scaleout",
     "simulate": "scaleout.bench_simulate",
+    "ring": "scaleout.ring_wall",
     **dict.fromkeys(("deploy", "deploy_wide"), "deployments"),
     **dict.fromkeys(("compose", "ci_gate", "pytest_warm"), "pipelines"),
     "hostile": "security.hostile_runs",
