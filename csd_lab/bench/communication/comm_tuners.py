@@ -188,7 +188,8 @@ def _seen(here: Setup, step: int, sending: TransferSettings, seconds: float) -> 
 
 
 def _surface(model: str) -> Surface:
-    return Surface(setup(model), candidates(), OCTAVES)
+    here = setup(model)
+    return Surface(here, tuple(dict.fromkeys((*candidates(), default_of(here)))), OCTAVES)
 
 
 def _changing(seed: int, name: str, place: Place) -> list[TracedCase]:
