@@ -63,7 +63,7 @@ def _condition(
 ) -> tuple[float, float, Floats, Floats]:
     """Return the log likelihood, the length, the Cholesky factor and the weights of the points."""
     covariance = spread**2 * _matern(points, points, length) + noise**2 * np.eye(len(points))
-    lower: Floats = np.linalg.cholesky(covariance)
+    lower: Floats = np.linalg.cholesky(covariance).astype(np.float64)
     weights: Floats = np.linalg.solve(lower.T, np.linalg.solve(lower, values))
     return float(-0.5 * values @ weights - np.log(np.diag(lower)).sum()), length, lower, weights
 
