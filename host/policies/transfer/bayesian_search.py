@@ -157,8 +157,9 @@ class StaticSearch:
             finished = bool(state["finished"])
         except (KeyError, TypeError, ValueError, ConfigurationError) as error:
             raise CheckpointError(f"the state of the communication search cannot be read: {error}") from error
-        if not all(0 < seconds < math.inf for _, seconds in told) or (finished and not told):
-            raise CheckpointError("the state of the communication search has a point that no step can have had")
+        possible = all(0 < seconds < math.inf for _, seconds in told) and len(told) <= self._rules.points
+        if not possible or (finished and not told):
+            raise CheckpointError("the state of the communication search has points that no search can have had")
         self._told, self._warm, self._finished = told, bool(told), finished
         chosen = self._first if not told else self._best() if finished else self._next_point() or self._best()
         self._point, self._before = _Point(chosen, 1), chosen

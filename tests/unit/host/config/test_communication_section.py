@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 
@@ -18,6 +19,7 @@ from csd_emu.profiles import get_profile
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.slices import Array
 from host.app.prepare import prepare_run
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode
@@ -32,6 +34,11 @@ from tests.support.fakes import FakeEvaluator
 
 MODEL_BYTES = 1 << 21
 USUAL = TransferSettings("priority", 3 << 10, 7 << 10)
+
+
+class LargeModel(FakeEvaluator):
+    def initial_weights(self) -> dict[str, Array]:
+        return {"w": np.zeros(MODEL_BYTES // 4, np.float32)}
 
 
 def job(communication: Any = None, mode: str = "sync") -> JobConfig:
@@ -91,15 +98,13 @@ def test_what_a_job_leaves_out_follows_from_the_model_and_what_a_drive_has_of_th
         {"name": "lab", "engine": "native", "clock": "wall", "link": {"bandwidth": bandwidth, "latency": "1 ms"}}
         | {"devices": [{"profile": "newport", "count": drives}]}
     )
-    really = choose_communication(array, job({"schedule": "priority", "overlap": True}), {}, FakeEvaluator())
     rate = min(500e6, {"10 MB/s": 10e6, "2 GB/s": 2e9}[bandwidth] / drives)
-    evaluator = FakeEvaluator()
-    size = sum(array.nbytes for array in evaluator.initial_weights().values())
     own = get_profile("newport").link_latency_seconds.value
     link = SharedLink(rate, 1e-3 + own, ASSUMED_SLICE_SECONDS)
-    assert really.tuner.sending(1) == default_setting(size, link)
-    composed = choose_communication(array, job({"schedule": "priority", "overlap": False}), {}, FakeEvaluator())
-    assert composed.tuner.sending(1) == default_setting(size, replace(link, slice_seconds=SLICE_SECONDS.value))
+    really = choose_communication(array, job({"schedule": "priority", "overlap": True}), {}, LargeModel())
+    assert really.tuner.sending(1) == default_setting(MODEL_BYTES, link)
+    composed = choose_communication(array, job({"schedule": "priority", "overlap": False}), {}, LargeModel())
+    assert composed.tuner.sending(1) == default_setting(MODEL_BYTES, replace(link, slice_seconds=SLICE_SECONDS.value))
 
 
 def test_it_is_a_key_of_synchronous_jobs_and_survives_being_written_down() -> None:

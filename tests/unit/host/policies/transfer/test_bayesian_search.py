@@ -122,7 +122,7 @@ def test_a_search_that_goes_on_keeps_what_was_measured() -> None:
     "state",
     [{}, {"points": 3, "finished": False}, {"points": [[1, 2]], "finished": False},
      {"points": [[0, 1, 1.0]], "finished": False}, {"points": [], "finished": True},
-     {"points": [[1024, 1024, -1.0]], "finished": False}],
+     {"points": [[1024, 1024, -1.0]], "finished": False}, {"points": [[1024, 1024, 1.0]] * 7, "finished": False}],
 )  # fmt: skip
 def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
     tuner = StaticSearch(FIRST, QUICK)
