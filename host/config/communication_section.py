@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
@@ -13,7 +14,6 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import TRANSFER_TUNER
 
 ScheduleName = Annotated[str, RegisteredName(TRANSFER_TUNER)]
-SLICE_BYTES, CREDIT_BYTES = 256 << 10, 1 << 20
 
 
 class CommunicationSection(Config):
@@ -23,8 +23,9 @@ class CommunicationSection(Config):
         schedule: ``fifo`` sends whole tensors as they become ready; ``priority`` slices, those first that the next
             forward pass needs first; ``search`` finds slice and credit in the first steps and keeps them, ``autobyte``
             chooses them again and again. The last two need overlap on the clock ``wall``.
-        slice: of ``priority``: tensors are cut at multiples of this.
-        credit: of ``priority``: so much may be under way, not yet read by the other side, when another slice leaves.
+        slice: of ``priority``: tensors are cut at multiples of this; left out, it follows from model and link.
+        credit: of ``priority``: so much may be under way, not yet read by the other side, when another slice leaves;
+            left out, it follows from model and link.
         overlap: whether slices cross while drives compute. On the clock ``wall`` they really do; on the other clocks
             the array's time is composed as if they did. ``auto``: really where all drives are real ones; composed for
             every schedule but ``fifo``.
@@ -47,25 +48,29 @@ class CommunicationSection(Config):
                 raise ValueError(f"{name} must be a whole number of bytes, 1 B to {MAX_EXCHANGE_BYTES >> 30} GiB")
         return self
 
-    def sending(self, model_bytes: int) -> TransferSettings:
+    def sending(self, model_bytes: int, usual: TransferSettings) -> TransferSettings:
         """Return the settings of the first step for a model whose tensors take so many bytes together.
+
+        Args:
+            model_bytes: of all tensors.
+            usual: what holds of a size that the job leaves out.
 
         Raises:
             ConfigurationError: a size is larger than the model.
         """
         if self.schedule == "fifo":
             return TransferSettings()
-        sizes = {"slice": (self.slice, SLICE_BYTES), "credit": (self.credit, CREDIT_BYTES)}
-        for name, (size, _) in sizes.items():
+        for name, size in (("slice", self.slice), ("credit", self.credit)):
             if size is not None and size > model_bytes:
                 raise ConfigurationError(
                     f"communication.{name}: {int(size)} bytes are more than the {model_bytes} that a step sends each "
                     "way; make it smaller, or leave it out"
                 )
-        slice_bytes, credit_bytes = (
-            min(usual, max(1, model_bytes)) if size is None else int(size) for size, usual in sizes.values()
+        return replace(
+            usual,
+            slice_bytes=usual.slice_bytes if self.slice is None else int(self.slice),
+            credit_bytes=usual.credit_bytes if self.credit is None else int(self.credit),
         )
-        return TransferSettings("priority", slice_bytes, credit_bytes)
 
 
 def _expand(value: object) -> object:

@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from csd_emu.config.array_file import QEMU, REMOTE, ArrayConfig
+from csd_emu.perfmodel.host_node import link_of
+from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
+from csd_emu.perfmodel.overlap.simulated_link import SharedLink
+from csd_emu.profiles import get_profile
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.job_file import JobConfig
 from host.core.device_time import StepModel
 from host.core.evaluation import WeightsJudge
 from host.core.records import SendingRecord
+from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
+from host.policies.transfer.setting_grid import default_setting
 from host.policies.transfer.transfer_tuner import FixedSending, TransferTuner, make_tuner
 
 ALWAYS_FIFO = FixedSending(TransferSettings())
@@ -69,14 +75,27 @@ def choose_communication(
     """
     section, tied = job.communication, evaluator.structure().tied
     model_bytes = sum(a.nbytes for name, a in evaluator.initial_weights().items() if name not in tied)
-    tuner = make_tuner(section.schedule, section.sending(model_bytes), job.seed)
     overlap = _overlaps(config, job, models)
+    usual = default_setting(model_bytes, _drive_link(config, overlap))
+    tuner = make_tuner(section.schedule, section.sending(model_bytes, usual), job.seed)
     if tuner.learns and not overlap:
         raise ConfigurationError(
             f"communication.schedule: {section.schedule} learns from slices that really cross while drives compute; "
             "have all drives on the clock wall, with overlap: true, or choose priority"
         )
     return TransferPolicy(tuner, overlap, overlap or _composed(config, job))
+
+
+def _drive_link(config: ArrayConfig, really: bool) -> SharedLink:
+    """Return what the slowest drive has of the link if all send at once; what a slice costs really is assumed."""
+    drives = [get_profile(device.profile) for device in config.list_devices()]
+    link = link_of(config.link, get_profile(config.host.profile))
+    part = link.bytes_per_second / (max(1, len(drives)) if link.shared else 1)
+    return SharedLink(
+        min([part, *(each.link_bytes_per_second.value for each in drives)]),
+        link.latency_seconds + max((each.link_latency_seconds.value for each in drives), default=0.0),
+        ASSUMED_SLICE_SECONDS if really else SLICE_SECONDS.value,
+    )
 
 
 def _overlaps(config: ArrayConfig, job: JobConfig, models: Mapping[str, StepModel]) -> bool:

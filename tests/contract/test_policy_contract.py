@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.split.split_problem import SplitProblem
 from csd_emu.util.registry import Registry
-from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.job_file import JobConfig
 from host.config.plugins.kinds import SPLIT_POLICY, STRATEGY, TRANSFER_TUNER, TUNER
@@ -21,6 +20,7 @@ from host.policies.aggregation import Contribution, Strategy, make_strategy
 from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.split.cut_decision import SplitPolicy
 from host.policies.transfer import transfer_tuner as transfer
+from host.policies.transfer.setting_grid import MOST_SLICE_BYTES
 from host.policies.transfer.transfer_tuner import make_tuner as make_transfer_tuner
 from tests.support.communication_tuning import FIRST, seen
 from tests.support.placement import situations
@@ -133,7 +133,7 @@ def test_a_transfer_tuner_changes_only_what_it_announces(name: str) -> None:
             assert sending == tuner.sending(step - 1)
         if (change := tuner.observe(seen(step, sending, 1.0 + step % 3))) is not None:
             assert change.step >= step + transfer.LEAST_AHEAD_STEPS
-            assert (change.sending.slice_bytes or 1) <= MAX_SLICE_BYTES
+            assert (change.sending.slice_bytes or 1) <= MOST_SLICE_BYTES
             announced[change.step] = change.sending
     again = make_transfer_tuner(name, FIRST, seed=3)
     again.load_state(json.loads(json.dumps(tuner.state())))

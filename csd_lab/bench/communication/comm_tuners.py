@@ -32,11 +32,11 @@ from csd_lab.generate.autobyte.tuner_scenario import (
     draw_trace,
     play,
 )
-from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import SearchRules, StaticSearch
-from host.policies.transfer.setting_grid import DEFAULT, candidates
+from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
+from host.policies.transfer.setting_grid import candidates, default_setting
 from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
 from host.policies.transfer.transfer_tuner import StepSeen, TransferTuner
 
@@ -47,9 +47,8 @@ TRACE_PROCESS = BandwidthProcess(octaves=OCTAVES)
 STEPS_ONLY = BandwidthProcess(octaves=OCTAVES, burst_gap_steps=np.inf, walk=0.0)
 TRACES, STEPS_TRACES, CONSTANT_TRACES = 3, 2, 3
 CONSTANT_STEPS = 500
-# ByteScheduler's defaults are counted in parameters (1,000,000 and 4,000,000), these are their bytes in float32; the
-# wire takes no larger slice than `MAX_SLICE_BYTES`.
-BYTESCHEDULER_DEFAULT = TransferSettings("priority", MAX_SLICE_BYTES, 16_000_000)
+# ByteScheduler's defaults are counted in parameters (1,000,000 and 4,000,000), these are their bytes in float32.
+BYTESCHEDULER_DEFAULT = TransferSettings("priority", 4_000_000, 16_000_000)
 # After a step in bandwidth a tuner has retuned when its steps are no longer than this, over those that it comes to: how
 # good these are is told by the share of the gain. But none that is that much longer than the oracle's is good enough.
 SETTLED, NOT_LOST = 1.02, 1.1
@@ -149,12 +148,19 @@ def setup(model: str) -> Setup:
     return Setup(costs_of(model, compute_seconds), DRIVES, link, BLOCK_BYTES)
 
 
+def default_of(here: Setup) -> TransferSettings:
+    """Return the product's default, which is not told what a slice costs."""
+    part = SharedLink(here.link.bytes_per_second / here.drives, here.link.latency_seconds, ASSUMED_SLICE_SECONDS)
+    return default_setting(exchange_bytes(here.costs), part)
+
+
 def _search(seed: int, number: int, case: comm_cases.CommunicationCase) -> dict[str, Any]:
-    """Have the static search go through a case from ByteScheduler's defaults; steps are noisy, the outcome is not."""
+    """Have the static search go through a case from the product's own default; steps are noisy, the outcome is not."""
     generator = np.random.default_rng([seed, _SEARCH, number])
     here = Setup(case.costs[0], len(case.costs), case.link, BLOCK_BYTES)
     known: dict[TransferSettings, float] = {}
-    tuner = StaticSearch(BYTESCHEDULER_DEFAULT, seed, SearchRules())
+    own_default = default_of(here)
+    tuner = StaticSearch(own_default)
     step = 0
     while not tuner.finished:
         step += 1
@@ -163,7 +169,7 @@ def _search(seed: int, number: int, case: comm_cases.CommunicationCase) -> dict[
         known[sending] = seconds
         tuner.observe(_seen(here, step, sending, seconds * float(np.exp(NOISE.step * generator.standard_normal()))))
     chosen = tuner.sending(step + SearchRules().ahead)
-    default, own = known[BYTESCHEDULER_DEFAULT], here.step_seconds(0, DEFAULT)
+    default, own = here.step_seconds(0, BYTESCHEDULER_DEFAULT), known[own_default]
     return {
         "case": str(case),
         "slice_bytes": chosen.slice_bytes,
@@ -182,7 +188,8 @@ def _seen(here: Setup, step: int, sending: TransferSettings, seconds: float) -> 
 
 
 def _surface(model: str) -> Surface:
-    return Surface(setup(model), candidates(), OCTAVES)
+    here = setup(model)
+    return Surface(here, tuple(dict.fromkeys((*candidates(), default_of(here)))), OCTAVES)
 
 
 def _changing(seed: int, name: str, place: Place) -> list[TracedCase]:
@@ -267,7 +274,7 @@ def _last(too_long: npt.NDArray[np.bool_]) -> int:
 
 
 def _autobyte(name: str, surface: Surface) -> TransferTuner:
-    return AutoByte(DEFAULT, CONTENDERS[name].predictor(), block_bytes=surface.setup.block_bytes)
+    return AutoByte(default_of(surface.setup), CONTENDERS[name].predictor(), block_bytes=surface.setup.block_bytes)
 
 
 def _traces(

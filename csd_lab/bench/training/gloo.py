@@ -30,15 +30,18 @@ class GlooGroup:
         """Take processes that run this module."""
         self._ranks, self._deadline = ranks, deadline
 
-    async def all_reduce_seconds(self) -> float:
+    async def all_reduce_seconds(self, elements: int | None = None) -> float:
         """Return wall seconds of one all-reduce: from the first rank's call to the last one's result.
+
+        Args:
+            elements: so many of each rank's; None for all.
 
         Raises:
             EnvironmentUnfit: a rank has ended, or says that the sum is wrong.
         """
         for rank in self._ranks:
             if rank.stdin is not None:
-                rank.stdin.write(b"go\n")
+                rank.stdin.write(b"\n" if elements is None else b"%d\n" % elements)
         spans = await self._lines()
         return max(end for _, end in spans) - min(begin for begin, _ in spans)
 
@@ -63,20 +66,34 @@ class GlooGroup:
 
 
 @contextlib.asynccontextmanager
-async def gloo_group(ranks: int, elements: int, deadline: Deadline) -> AsyncIterator[GlooGroup]:
+async def gloo_group(
+    ranks: int,
+    elements: int,
+    deadline: Deadline,
+    places: Sequence[Sequence[str]] | None = None,
+    interface: str = "lo",
+) -> AsyncIterator[GlooGroup]:
     """Start `ranks` processes with `elements` float32 each, and end them whatever happens.
+
+    Args:
+        ranks: how many.
+        elements: of each.
+        deadline: for all that is asked of them.
+        places: (ranks,) beginnings of their command lines, as of `ip netns exec`; None for none.
+        interface: that they talk through.
 
     Raises:
         EnvironmentUnfit: they did not find each other until the deadline.
     """
     with tempfile.TemporaryDirectory(prefix="csd-gloo-") as folder:
-        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
         started: list[Process] = []
         try:
             for rank in range(ranks):
                 command = [__name__, str(Path(folder) / "store"), str(rank), str(ranks), str(elements)]
                 started.append(
                     await asyncio.create_subprocess_exec(
+                        *(places[rank] if places else ()),
                         *(sys.executable, "-P", "-m", *command),
                         stdin=PIPE,
                         stdout=PIPE,
@@ -108,13 +125,14 @@ def serve_rank(store: Path, rank: int, ranks: int, elements: int) -> None:
     values = torch.empty(elements)
     distributed.barrier()
     print(0.0, 0.0, flush=True)
-    for _ in sys.stdin:
-        values.fill_(float(rank))
+    for line in sys.stdin:
+        part = values[: int(line)] if line.strip() else values
+        part.fill_(float(rank))
         distributed.barrier()
         begin = time.monotonic()
-        distributed.all_reduce(values)
+        distributed.all_reduce(part)
         end = time.monotonic()
-        if not bool((values == ranks * (ranks - 1) / 2).all()):
+        if not bool((part == ranks * (ranks - 1) / 2).all()):
             raise ArithmeticError(f"rank {rank}: the all-reduce gave a wrong sum")
         print(begin, end, flush=True)
 

@@ -34,6 +34,8 @@ from csd_lab.generate.autobyte.meta_network import RECIPE_FILE, WEIGHTS_FILE
 from csd_lab.generate.autobyte.network_features import NAMES, Features
 from host.policies.transfer.setting_grid import candidates
 
+# Slices of the cases that the shipped network has seen; a run's candidates go further.
+TRAINED_SLICE_BYTES = 1 << 20
 Floats = npt.NDArray[np.float32]
 # Seeds of benches are single numbers; those of the sweep are pairs, so that no bench draws a case of it.
 _SWEEP = 7001
@@ -87,7 +89,7 @@ def simulate_case(seed: int, number: int, settings: int) -> tuple[Floats, Floats
     """Return rows (settings, features) and logs (settings,) of one case, which the seed and its number alone decide."""
     generator = np.random.default_rng([_SWEEP, seed, number])
     conditions = made_up.draw_conditions(generator)
-    grid = candidates()
+    grid = candidates(TRAINED_SLICE_BYTES)
     chosen = [grid[index] for index in generator.choice(len(grid), settings, replace=False)]
     rows, unit = Features().rows(conditions, chosen)
     costs = [conditions.costs] * conditions.participants
@@ -191,7 +193,7 @@ def write(folder: Path, recipe: TrainingRecipe, tensors: dict[str, torch.Tensor]
         "recipe": asdict(recipe),
         "drawn_from": bounds,
         "features": list(NAMES),
-        "candidates": len(candidates()),
+        "candidates": len(candidates(TRAINED_SLICE_BYTES)),
         "held_out": scores,
         "sha256": hashlib.sha256(data).hexdigest(),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__},

@@ -1,54 +1,62 @@
 """Static search: Bayesian optimisation of slice size and credit over the first steps; then the best one stays.
 
-After ByteScheduler (Peng et al., SOSP 2019) and its released tuner: 15 points of which 10 are drawn at random, the
-first measurement thrown away, each point the mean of some steps, each announced some steps ahead. Two things are ours.
-Both the slice size and the credit are searched, on a logarithmic scale, and both are applied: in the released code the
-tuned slice size is written where nobody reads it. And the setting that the run begins with is the first point, measured
-again after the measurement that is thrown away, so that the choice is no worse than it but for noise. The surrogate is
-optuna's Gaussian process (Matern 5/2, log expected improvement), where ByteScheduler has expected improvement with xi =
-0.1.
+After ByteScheduler (Peng et al., SOSP 2019) and its released tuner: points of some steps each, the first measurement
+thrown away, each announced some steps ahead, and expected improvement of a Gaussian process says which is next. What is
+ours:
+
+* both the slice size and the credit are searched, on a logarithmic scale, and both are applied: in the released code
+  the tuned slice size is written where nobody reads it;
+* the first points lie around the setting that the run begins with, where the released tuner draws 10 of its 15 at
+  random;
+* there are as many points as pay: few where the wire hardly matters, up to 30 where it dominates. The search ends when
+  no setting is expected to bring `enough`;
+* a point is the median of its steps, for other traffic comes in bursts, and the choice is the measured setting that the
+  process believes to be best: the least of 30 noisy measurements is not.
 """
 
 from __future__ import annotations
 
-import logging
 import math
+import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
-from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import TRANSFER_TUNER
-from host.policies.transfer.setting_grid import LEAST_CREDIT_BYTES, LEAST_SLICE_BYTES, MOST_CREDIT_BYTES, round_bytes
+from host.policies.transfer.gaussian_process import Floats, infer
+from host.policies.transfer.setting_grid import candidates, scaled
 from host.policies.transfer.transfer_tuner import LEAST_AHEAD_STEPS, Change, StepSeen, check_seen, check_tunable
 
-if TYPE_CHECKING:  # it takes a while to import, and only a search needs it
-    from optuna import Study
-    from optuna.distributions import BaseDistribution
-
-_SLICE, _CREDIT = "log2_slice_bytes", "log2_credit_bytes"
-_AXES = {_SLICE: (LEAST_SLICE_BYTES, MAX_SLICE_BYTES), _CREDIT: (LEAST_CREDIT_BYTES, MOST_CREDIT_BYTES)}
+# Where the first points lie: octaves of slice size and of credit, from the setting that the run begins with.
+FIRST_OCTAVES = ((0, 0), (-2, -2), (2, 2), (0, 2), (-2, 0), (0, -2), (4, 4), (-2, 2))
+# What takes so much longer than the best point (logarithm) is as bad as anything worse, so that the process does not
+# bend to it.
+WORST_LOG = 0.4
 
 
 @dataclass(frozen=True)
 class SearchRules:
-    """How long a search takes: about points x (steps + ahead).
+    """How long a search takes: at most points x (steps + settle + ahead).
 
     Attributes:
-        points: settings that are measured.
-        random: of them drawn at random; the first is the one that the run begins with.
+        points: settings that are measured at most.
+        around: of them first ones around the setting that the run begins with, which is one of them.
         steps: that a point is measured for.
         ahead: steps between the announcement of a point and its first step.
         settle: first steps of a point that are not counted: what was sent before may still be under way.
+        enough: the search ends when the best setting is expected to bring less (logarithm of step seconds).
     """
 
-    points: int = 15
-    random: int = 10
+    points: int = 30
+    around: int = 8
     steps: int = 20
-    ahead: int = 10
+    ahead: int = 2
     settle: int = 1
+    enough: float = 0.0005
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -56,9 +64,10 @@ class SearchRules:
         Raises:
             ConfigurationError: there is nothing to search or to measure, or the host could not announce in time.
         """
-        if not 1 <= self.random <= self.points:
+        if not 1 <= self.around <= min(self.points, len(FIRST_OCTAVES)):
             raise ConfigurationError(
-                f"{self.random} of {self.points} points of a search are to be drawn at random; give 1 to all of them"
+                f"{self.around} of {self.points} points of a search are to lie around the first; give 1 to "
+                f"{len(FIRST_OCTAVES)}, and no more than all of them"
             )
         if self.steps < 1 or self.settle < 0:
             raise ConfigurationError("a point of a search is measured for at least one step, after 0 or more")
@@ -74,8 +83,7 @@ class _Point:
 
     sending: TransferSettings
     first: int
-    total: float = 0.0
-    count: int = 0
+    seconds: list[float] = field(default_factory=list)
 
 
 @TRANSFER_TUNER.register("search", "Slice and credit are found in the first steps, and kept.")
@@ -84,14 +92,14 @@ class StaticSearch:
 
     learns = True
 
-    def __init__(self, first: TransferSettings, seed: int, rules: SearchRules | None = None) -> None:
+    def __init__(self, first: TransferSettings, rules: SearchRules | None = None) -> None:
         """Begin with `first`.
 
         Raises:
-            ConfigurationError: it has no slices, no credit, or slices that the wire does not take.
+            ConfigurationError: it has no slices or no credit.
         """
         check_tunable(first)
-        self._first, self._seed, self._rules = first, seed, rules or SearchRules()
+        self._first, self._rules = first, rules or SearchRules()
         self._told: list[tuple[TransferSettings, float]] = []
         self._warm = False
         self._point = _Point(first, 1)
@@ -105,7 +113,7 @@ class StaticSearch:
 
     @property
     def measured(self) -> tuple[tuple[TransferSettings, float], ...]:
-        """Each point so far with its mean step seconds."""
+        """Each point so far with the median of its step seconds; a setting may be measured more than once."""
         return tuple(self._told)
 
     def sending(self, step: int) -> TransferSettings:
@@ -118,14 +126,14 @@ class StaticSearch:
         point = self._point
         if self.finished or seen.step < point.first + self._rules.settle or seen.sending != point.sending:
             return None
-        point.total += seen.step_seconds
-        point.count += 1
-        if point.count < self._rules.steps:
+        point.seconds.append(seen.step_seconds)
+        if len(point.seconds) < self._rules.steps:
             return None
         if not self._warm:
-            self._warm, point.total, point.count = True, 0.0, 0
+            self._warm = True
+            point.seconds.clear()
             return None
-        self._told.append((point.sending, point.total / point.count))
+        self._told.append((point.sending, statistics.median(point.seconds)))
         return self._go_on(seen.step)
 
     def state(self) -> dict[str, Any]:
@@ -149,53 +157,47 @@ class StaticSearch:
             finished = bool(state["finished"])
         except (KeyError, TypeError, ValueError, ConfigurationError) as error:
             raise CheckpointError(f"the state of the communication search cannot be read: {error}") from error
-        if not all(0 < seconds < math.inf for _, seconds in told) or (finished and not told):
-            raise CheckpointError("the state of the communication search has a point that no step can have had")
+        possible = all(0 < seconds < math.inf for _, seconds in told) and len(told) <= self._rules.points
+        if not possible or (finished and not told):
+            raise CheckpointError("the state of the communication search has points that no search can have had")
         self._told, self._warm, self._finished = told, bool(told), finished
-        chosen = self._best() if finished else self._next_point() if told else self._first
+        chosen = self._first if not told else self._best() if finished else self._next_point() or self._best()
         self._point, self._before = _Point(chosen, 1), chosen
 
     def _go_on(self, step: int) -> Change:
         """Announce the next point, or the best one for good."""
-        done = len(self._told) >= self._rules.points
-        chosen = self._best() if done else self._next_point()
-        first = step + self._rules.ahead
-        self._before, self._point, self._finished = self._point.sending, _Point(chosen, first), done
-        if not done:
-            return Change(first, chosen, f"search, point {len(self._told) + 1} of {self._rules.points}")
-        gain = math.log(self._told[0][1] / min(seconds for _, seconds in self._told))
+        found = self._next_point() if len(self._told) < self._rules.points else None
+        chosen, first = found or self._best(), step + self._rules.ahead
+        self._before, self._point, self._finished = self._point.sending, _Point(chosen, first), found is None
+        if found is not None:
+            return Change(first, chosen, f"search, point {len(self._told) + 1} of {self._rules.points} at most")
+        gain = math.log(self._told[0][1] / dict(self._told)[chosen])
         return Change(first, chosen, f"search, the best of {len(self._told)} points", gain)
 
     def _best(self) -> TransferSettings:
-        return min(self._told, key=lambda point: point[1])[0]
+        """Return the measured setting that is believed to be best."""
+        points, logs = self._measurements()
+        return self._told[int(infer(points, logs, points).means.argmin())][0]
 
-    def _next_point(self) -> TransferSettings:
-        """Ask the surrogate, which is made anew of all that was measured: a resumed search goes on as it would have."""
-        study, space = self._ask_study()
-        trial = study.ask(space)
-        slice_bytes = round_bytes(2.0 ** trial.params[_SLICE], MAX_SLICE_BYTES)
-        credit_bytes = round_bytes(2.0 ** trial.params[_CREDIT], MOST_CREDIT_BYTES)
-        return TransferSettings("priority", slice_bytes, max(slice_bytes, credit_bytes))
+    def _next_point(self) -> TransferSettings | None:
+        """Return what is measured next, of what was measured alone: a resumed search goes on as it would have.
 
-    def _ask_study(self) -> tuple[Study, dict[str, BaseDistribution]]:
-        import optuna
-        from optuna.distributions import FloatDistribution
-        from optuna.samplers import GPSampler
+        None if nothing is expected to bring enough.
+        """
+        if len(self._told) < self._rules.around:
+            return scaled(self._first, *FIRST_OCTAVES[len(self._told)])
+        points, logs = self._measurements()
+        settings = (*candidates(per_octave=2), *(sending for sending, _ in self._told))
+        believed = infer(points, logs, np.array([_place(each) for each in settings]))
+        gains = believed.expect_improvement(float(believed.means[-len(self._told) :].min()))
+        return settings[int(gains.argmax())] if gains.max() >= self._rules.enough else None
 
-        # optuna says that it would be faster with a package that makes no difference here.
-        logging.getLogger("optuna").setLevel(logging.ERROR)
-        space: dict[str, BaseDistribution] = {
-            name: FloatDistribution(math.log2(least), math.log2(most)) for name, (least, most) in _AXES.items()
-        }
-        sampler = GPSampler(seed=self._seed + len(self._told), n_startup_trials=self._rules.random)
-        study = optuna.create_study(sampler=sampler)
-        for sending, seconds in self._told:
-            sizes = (sending.slice_bytes or MAX_SLICE_BYTES, sending.credit_bytes or MOST_CREDIT_BYTES)
-            values = {name: _clip(size, *_AXES[name]) for name, size in zip(_AXES, sizes, strict=True)}
-            study.add_trial(optuna.trial.create_trial(params=values, distributions=space, value=math.log(seconds)))
-        return study, space
+    def _measurements(self) -> tuple[Floats, Floats]:
+        """Return (points, 2) places and (points,) logs of step seconds, of bad ones no more than `WORST_LOG`."""
+        logs = np.log([seconds for _, seconds in self._told])
+        return np.array([_place(each) for each, _ in self._told]), np.minimum(logs, logs.min() + WORST_LOG)
 
 
-def _clip(size_bytes: int, least: int, most: int) -> float:
-    """Return log2 of a size, within the axis: a run may begin outside of what is searched."""
-    return math.log2(min(max(size_bytes, least), most))
+def _place(sending: TransferSettings) -> tuple[float, float]:
+    """Return a setting on the logarithmic axes, in octaves."""
+    return math.log2(sending.slice_bytes or 1), math.log2(sending.credit_bytes or 1)

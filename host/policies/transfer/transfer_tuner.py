@@ -10,11 +10,9 @@ from typing import Any, Protocol
 from csd_emu.perfmodel.overlap.layer_work import Costs
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.errors import ConfigurationError, DeviceError
-from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import TRANSFER_TUNER
 from host.config.plugins.plugin_section import accepted
-from host.policies.transfer.setting_grid import DEFAULT
 
 # Step k+1 is announced before step k has ended, but its gradients leave later, and those of its weights that wait are
 # cut anew: what is learnt from step k holds from its end on.
@@ -171,25 +169,19 @@ def check_tunable(sending: TransferSettings) -> None:
     """Refuse a setting that a tuner cannot begin with.
 
     Raises:
-        ConfigurationError: it has no slices and no credit, or slices that the wire does not take.
+        ConfigurationError: it has no slices or no credit.
     """
     if sending.slice_bytes is None or sending.credit_bytes is None:
         raise ConfigurationError("a tuner needs a slice size and a credit to begin with; give both")
-    if sending.slice_bytes > MAX_SLICE_BYTES:
-        raise ConfigurationError(
-            f"slices of {sending.slice_bytes} bytes are larger than the wire's frames; give at most {MAX_SLICE_BYTES}"
-        )
 
 
-def make_tuner(
-    schedule: str, first: TransferSettings = DEFAULT, seed: int = 0, block_bytes: int = BLOCK_BYTES
-) -> TransferTuner:
+def make_tuner(schedule: str, first: TransferSettings, seed: int = 0, block_bytes: int = BLOCK_BYTES) -> TransferTuner:
     """Return the tuner, which takes of the other arguments what its constructor names.
 
     Args:
         schedule: its name, as a job file has it.
         first: the setting that the run begins with.
-        seed: of a search's random points.
+        seed: of a tuner that draws random numbers.
         block_bytes: the host steps ranges of so many bytes.
 
     Raises:

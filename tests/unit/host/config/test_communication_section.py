@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
+from csd_emu.perfmodel.overlap.simulated_link import SharedLink
+from csd_emu.profiles import get_profile
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.slices import Array
 from host.app.prepare import prepare_run
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode
 from host.config.resolve import JobChanges, resolve_run
 from host.core.device_time import TableModel
 from host.fleet.checkpoint import job_sha256
+from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
+from host.policies.transfer.setting_grid import default_setting
 from host.policies.transfer.transfer_tuner import make_tuner
 from host.training.transfer_policy import choose_communication
 from tests.support.fakes import FakeEvaluator
 
 MODEL_BYTES = 1 << 21
+USUAL = TransferSettings("priority", 3 << 10, 7 << 10)
+
+
+class LargeModel(FakeEvaluator):
+    def initial_weights(self) -> dict[str, Array]:
+        return {"w": np.zeros(MODEL_BYTES // 4, np.float32)}
 
 
 def job(communication: Any = None, mode: str = "sync") -> JobConfig:
@@ -40,7 +54,7 @@ def test_a_word_alone_is_a_schedule(word: str) -> None:
 
 def test_without_the_key_nothing_is_changed() -> None:
     assert job().communication == CommunicationSection()
-    assert job().communication.sending(MODEL_BYTES) == TransferSettings()
+    assert job().communication.sending(MODEL_BYTES, USUAL) == TransferSettings()
 
 
 def test_sizes_that_cannot_be_are_refused_and_named(subtests: pytest.Subtests) -> None:
@@ -67,13 +81,30 @@ def test_what_is_unknown_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["slice", "credit"])
-def test_a_size_larger_than_the_model_is_refused_and_a_usual_one_is_made_to_fit(key: str) -> None:
+def test_a_size_larger_than_the_model_is_refused_and_one_that_is_given_holds(key: str) -> None:
     section = job({"schedule": "priority", key: f"{MODEL_BYTES + 1} B"}).communication
     with pytest.raises(ConfigurationError, match=rf"communication\.{key}: .* more than the {MODEL_BYTES}"):
-        section.sending(MODEL_BYTES)
-    assert job({"schedule": "priority", key: f"{MODEL_BYTES} B"}).communication.sending(MODEL_BYTES)
-    assert job("priority").communication.sending(1000) == TransferSettings("priority", 1000, 1000)
-    assert job("priority").communication.sending(MODEL_BYTES) == TransferSettings("priority", 256 << 10, 1 << 20)
+        section.sending(MODEL_BYTES, USUAL)
+    given = job({"schedule": "priority", key: f"{MODEL_BYTES} B"}).communication.sending(MODEL_BYTES, USUAL)
+    assert given == replace(USUAL, **{f"{key}_bytes": MODEL_BYTES})
+    assert job("priority").communication.sending(MODEL_BYTES, USUAL) == USUAL
+
+
+@pytest.mark.parametrize(("bandwidth", "drives"), [("10 MB/s", 1), ("10 MB/s", 4), ("2 GB/s", 1)])
+def test_what_a_job_leaves_out_follows_from_the_model_and_what_a_drive_has_of_the_link(
+    bandwidth: str, drives: int
+) -> None:
+    array = ArrayConfig.model_validate(
+        {"name": "lab", "engine": "native", "clock": "wall", "link": {"bandwidth": bandwidth, "latency": "1 ms"}}
+        | {"devices": [{"profile": "newport", "count": drives}]}
+    )
+    rate = min(500e6, {"10 MB/s": 10e6, "2 GB/s": 2e9}[bandwidth] / drives)
+    own = get_profile("newport").link_latency_seconds.value
+    link = SharedLink(rate, 1e-3 + own, ASSUMED_SLICE_SECONDS)
+    really = choose_communication(array, job({"schedule": "priority", "overlap": True}), {}, LargeModel())
+    assert really.tuner.sending(1) == default_setting(MODEL_BYTES, link)
+    composed = choose_communication(array, job({"schedule": "priority", "overlap": False}), {}, LargeModel())
+    assert composed.tuner.sending(1) == default_setting(MODEL_BYTES, replace(link, slice_seconds=SLICE_SECONDS.value))
 
 
 def test_it_is_a_key_of_synchronous_jobs_and_survives_being_written_down() -> None:

@@ -21,7 +21,15 @@ from csd_lab.generate.autobyte.meta_network import (
 )
 from csd_lab.generate.autobyte.network_features import NAMES, Features
 from csd_lab.generate.autobyte.synthetic_cases import draw_conditions
-from csd_lab.generate.autobyte.train_network import Sweep, TrainingRecipe, make_net, simulate_case, train, write
+from csd_lab.generate.autobyte.train_network import (
+    TRAINED_SLICE_BYTES,
+    Sweep,
+    TrainingRecipe,
+    make_net,
+    simulate_case,
+    train,
+    write,
+)
 from firmware_agent.common.errors import DataError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.link_conditions import Conditions
@@ -73,7 +81,7 @@ def test_the_shipped_network_is_that_of_its_recipe() -> None:
     assert len(data) < 200_000
     assert told["sha256"] == hashlib.sha256(data).hexdigest()
     assert told["features"] == list(NAMES)
-    assert told["candidates"] == len(candidates())
+    assert told["candidates"] == len(candidates(TRAINED_SLICE_BYTES))
     assert set(told["held_out"]) >= {"speed_up_error_median", "regret_mean"}
 
 

@@ -14,7 +14,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_RTT_SECONDS, CONFIRM, Level, Watch
-from host.policies.transfer.setting_grid import DEFAULT, candidates, round_bytes
+from host.policies.transfer.setting_grid import round_bytes
 from host.policies.transfer.speedup_predictor import SimulatedSettings
 from host.policies.transfer.transfer_tuner import FixedSending, make_tuner
 from tests.support.communication_tuning import COSTS, FIRST, LINK, seen
@@ -176,14 +176,6 @@ def test_other_work_in_the_drive_makes_computing_longer() -> None:
     assert compute_seconds(known.costs) == pytest.approx(3 * compute_seconds(COSTS))
 
 
-def test_candidates_are_settings_that_the_wire_takes() -> None:
-    assert len(set(candidates())) == len(candidates()) == 67
-    for each in (*candidates(), DEFAULT):
-        assert each.slice_bytes is not None
-        assert each.credit_bytes is not None
-        assert each.slice_bytes <= min(1 << 20, each.credit_bytes)
-
-
 @given(st.floats(1, 1e9), st.sampled_from([1 << 20, 16 << 20]))
 def test_rounded_sizes_are_whole_and_within_bounds(size: float, most: int) -> None:
     found = round_bytes(size, most)
@@ -193,7 +185,7 @@ def test_rounded_sizes_are_whole_and_within_bounds(size: float, most: int) -> No
 
 
 def test_each_name_makes_its_tuner() -> None:
-    assert make_tuner("fifo").sending(1) == TransferSettings()
+    assert make_tuner("fifo", FIRST).sending(1) == TransferSettings()
     assert make_tuner("priority", FIRST).sending(7) == FIRST
     assert isinstance(make_tuner("search", FIRST, 3), StaticSearch)
-    assert isinstance(make_tuner("autobyte"), AutoByte)
+    assert isinstance(make_tuner("autobyte", FIRST), AutoByte)
