@@ -29,7 +29,7 @@ _ACTIVATIONS = -1
 
 
 @dataclass(frozen=True)
-class WorldCase:
+class PlacementCase:
     """A drawn case."""
 
     told: Told
@@ -46,9 +46,9 @@ class WorldCase:
         return StepSimulation(self, cut).mean_step_seconds()
 
 
-def draw_case(rng: np.random.Generator) -> WorldCase:
+def draw_case(rng: np.random.Generator) -> PlacementCase:
     """Return a case, all of it drawn."""
-    return WorldCase(*draw_world(rng))
+    return PlacementCase(*draw_world(rng))
 
 
 class Direction:
@@ -142,7 +142,7 @@ def _level(most: Floats, capacity: float) -> float:
 class StepSimulation:
     """Steps of one case with one cut, event by event."""
 
-    def __init__(self, case: WorldCase, cut: int) -> None:
+    def __init__(self, case: PlacementCase, cut: int) -> None:
         """Take a case; nothing happens yet."""
         self._told, self._truth, self._cut = case.told, case.truth, cut
         self._moved = cut < len(case.told.layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldCase
+from csd_lab.bench.communication.bytescheduler.drawn_cases import SliceCase
 from csd_lab.bench.communication.bytescheduler.event_world import Setting
 
 # Slices: from so small a part of the model, in octaves, up to whole layers. Credits: so many slices, or no limit.
@@ -16,7 +16,7 @@ _NO_LIMIT = 1 << 40
 _NEAR_OCTAVES, _BETTER = (1.0, 0.5), 0.001
 
 
-def find_best(case: WorldCase, seconds_of: Callable[[Setting], float]) -> tuple[Setting, float]:
+def find_best(case: SliceCase, seconds_of: Callable[[Setting], float]) -> tuple[Setting, float]:
     """Return the best setting and its step seconds.
 
     Args:

@@ -12,7 +12,7 @@ from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication.bytescheduler import development_seeds, final_seeds
 from csd_lab.bench.communication.bytescheduler.brute_force import find_best
-from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldCase, draw_case, draw_noise
+from csd_lab.bench.communication.bytescheduler.drawn_cases import SliceCase, draw_case, draw_noise
 from csd_lab.bench.communication.bytescheduler.event_world import Setting, step_seconds
 from csd_lab.bench.harness import Bench, spread_over
 from firmware_agent.common.send_queue import TransferSettings
@@ -106,13 +106,13 @@ def judge(seed: int) -> dict[str, Any]:
     }
 
 
-def told_link(case: WorldCase) -> SharedLink:
+def told_link(case: SliceCase) -> SharedLink:
     """Return what an array file says of a drive's part of the link; what a slice costs is assumed, as in a real run."""
     part = min(case.own_bytes_per_second, case.shared_bytes_per_second / len(case.slowdowns))
     return SharedLink(part, case.latency_seconds, ASSUMED_SLICE_SECONDS)
 
 
-def search(case: WorldCase, seconds_of: Callable[[Setting], float], first: TransferSettings) -> tuple[Setting, int]:
+def search(case: SliceCase, seconds_of: Callable[[Setting], float], first: TransferSettings) -> tuple[Setting, int]:
     """Have the product's search go through noisy steps; return its choice, and in which step it was announced."""
     tuner, noise = StaticSearch(first), draw_noise(case, MOST_STEPS)
     step = 0
@@ -128,7 +128,7 @@ def as_setting(sending: TransferSettings) -> Setting:
     return Setting(sending.slice_bytes or WHOLE_LAYERS.slice_bytes, sending.credit_bytes or WHOLE_LAYERS.credit_bytes)
 
 
-def _seen(case: WorldCase, step: int, sending: TransferSettings, seconds: float) -> StepSeen:
+def _seen(case: SliceCase, step: int, sending: TransferSettings, seconds: float) -> StepSeen:
     slowest, drives = max(case.slowdowns), len(case.slowdowns)
     costs = tuple(
         LayerCost(

@@ -55,7 +55,7 @@ class WorldLayer:
 
 
 @dataclass(frozen=True)
-class WorldCase:
+class SliceCase:
     """A model on drives behind a shared link, each figure as it really is.
 
     Attributes:
@@ -100,7 +100,7 @@ class WorldCase:
         return len(self.slowdowns) * self.model_bytes / self.shared_bytes_per_second
 
 
-def draw_case(seed: int) -> WorldCase:
+def draw_case(seed: int) -> SliceCase:
     """Return the case of a seed."""
     generator = np.random.default_rng(seed)
 
@@ -120,7 +120,7 @@ def draw_case(seed: int) -> WorldCase:
     if generator.random() < SLOW_CASES:
         slowdowns[int(generator.integers(drives))] = float(generator.uniform(*SLOW_FACTOR))
     slice_seconds = log_uniform(SLICE_SECONDS)
-    return WorldCase(
+    return SliceCase(
         seed=seed,
         layers=tuple(
             WorldLayer(4 * max(16, round(size / 4)), float(forward * took), float((1 - forward) * took))
@@ -138,7 +138,7 @@ def draw_case(seed: int) -> WorldCase:
     )
 
 
-def draw_noise(case: WorldCase, steps: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def draw_noise(case: SliceCase, steps: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return (steps,) factors of measured steps: correlated noise, and bursts of other traffic."""
     generator = np.random.default_rng([case.seed, 1])
     logs, level = np.empty(steps), 0.0

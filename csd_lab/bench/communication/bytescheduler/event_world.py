@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldCase
+from csd_lab.bench.communication.bytescheduler.drawn_cases import SliceCase
 
 # What the link carries before it is another drive's turn: the size of a segment that a kernel hands on at once.
 PACKET_BYTES = 64 << 10
@@ -242,7 +242,7 @@ class _Drive:
 class _Run:
     """Drives that go on and on with one setting."""
 
-    def __init__(self, case: WorldCase, setting: Setting) -> None:
+    def __init__(self, case: SliceCase, setting: Setting) -> None:
         self.case, self.setting, self.clock = case, setting, _Clock()
         count = len(case.slowdowns)
         self._host_processor = _Server(self.clock, 2 * count)
@@ -296,7 +296,7 @@ class _Run:
         return max((drive.begun[steps] - drive.begun[_WARM]) / _COUNTED for drive in self.drives)
 
 
-def step_seconds(case: WorldCase, setting: Setting) -> float:
+def step_seconds(case: SliceCase, setting: Setting) -> float:
     """Return what a step takes once steps are alike: from a forward pass's begin to the next one's."""
     return _Run(case, setting).step_seconds()
 

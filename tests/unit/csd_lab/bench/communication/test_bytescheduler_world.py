@@ -11,7 +11,7 @@ from csd_lab.bench.communication.bytescheduler import bytescheduler_world, devel
 from csd_lab.bench.communication.bytescheduler.brute_force import find_best
 from csd_lab.bench.communication.bytescheduler.drawn_cases import (
     MODEL_BYTES,
-    WorldCase,
+    SliceCase,
     WorldLayer,
     draw_case,
     draw_noise,
@@ -23,7 +23,7 @@ WHOLE = Setting(1 << 40, 1 << 40)
 MIB = 1 << 20
 
 
-def case_of(*sizes: int, **more: float | int | tuple[float, ...]) -> WorldCase:
+def case_of(*sizes: int, **more: float | int | tuple[float, ...]) -> SliceCase:
     """Return a case of one drive, on which layers compute for 10 + 20 ms behind a link of 1 MiB/s."""
     figures: dict[str, object] = {
         "seed": 0,
@@ -38,7 +38,7 @@ def case_of(*sizes: int, **more: float | int | tuple[float, ...]) -> WorldCase:
         "noise_sigma": 0.01,
         "noise_correlation": 0.5,
     }
-    return WorldCase(**(figures | more))  # type: ignore[arg-type]
+    return SliceCase(**(figures | more))  # type: ignore[arg-type]
 
 
 def test_a_lone_layer_takes_its_passes_and_its_bytes_both_ways() -> None:
