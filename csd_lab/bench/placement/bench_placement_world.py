@@ -18,7 +18,7 @@ from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
 from csd_lab.bench.harness import Bench
 from csd_lab.bench.placement import placement_wall, seeds_development, seeds_final
 from csd_lab.bench.placement.placement_case import Told
-from csd_lab.bench.placement.placement_world import PlacementCase, draw_case
+from csd_lab.bench.placement.placement_world import DrawnPlacement, draw_case
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import SPLIT_POLICY
 
@@ -66,7 +66,7 @@ def bench_placement_world(bench: Bench, quick: bool = False) -> BenchReport:
     return bench.report("modelled", figures, {"cases": samples, "wall": ran}, "native")
 
 
-def judge(case: PlacementCase, seed: int) -> dict[str, Any]:
+def judge(case: DrawnPlacement, seed: int) -> dict[str, Any]:
     """Return what each policy chooses in a case, and the seconds of every cut in the world."""
     seconds = {cut: case.step_seconds(cut) for cut in case.cuts}
     best, problem = min(seconds, key=seconds.__getitem__), problem_of(case.told)

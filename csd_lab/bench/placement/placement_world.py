@@ -29,7 +29,7 @@ _ACTIVATIONS = -1
 
 
 @dataclass(frozen=True)
-class PlacementCase:
+class DrawnPlacement:
     """A drawn case."""
 
     told: Told
@@ -46,9 +46,9 @@ class PlacementCase:
         return StepSimulation(self, cut).mean_step_seconds()
 
 
-def draw_case(rng: np.random.Generator) -> PlacementCase:
+def draw_case(rng: np.random.Generator) -> DrawnPlacement:
     """Return a case, all of it drawn."""
-    return PlacementCase(*draw_world(rng))
+    return DrawnPlacement(*draw_world(rng))
 
 
 class Direction:
@@ -142,7 +142,7 @@ def _level(most: Floats, capacity: float) -> float:
 class StepSimulation:
     """Steps of one case with one cut, event by event."""
 
-    def __init__(self, case: PlacementCase, cut: int) -> None:
+    def __init__(self, case: DrawnPlacement, cut: int) -> None:
         """Take a case; nothing happens yet."""
         self._told, self._truth, self._cut = case.told, case.truth, cut
         self._moved = cut < len(case.told.layers)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from csd_lab.bench.placement import placement_case, placement_draws, placement_world, seeds_development, seeds_final
 from csd_lab.bench.placement.bench_placement_world import CASES_PER_SEED, POLICIES, figures_of, judge, problem_of
 from csd_lab.bench.placement.placement_case import PlacementTruth
-from csd_lab.bench.placement.placement_world import LABEL_BYTES, PlacementCase, draw_case, share_fairly
+from csd_lab.bench.placement.placement_world import LABEL_BYTES, DrawnPlacement, draw_case, share_fairly
 from tests.support.examples import examples
 
 
-def plain(seed: int, *, overlapped: bool = False, one_drive: bool = True) -> PlacementCase:
+def plain(seed: int, *, overlapped: bool = False, one_drive: bool = True) -> DrawnPlacement:
     """A drawn case in which nothing varies from step to step or drive to drive, and messages cost nothing."""
     case = draw_case(np.random.default_rng(seed))
     truth, told = case.truth, replace(case.told, overlapped=overlapped)
@@ -34,7 +34,7 @@ def plain(seed: int, *, overlapped: bool = False, one_drive: bool = True) -> Pla
         message_seconds=0.0,
         latency_seconds=0.0,
     )
-    return PlacementCase(replace(told, batches=told.batches[keep], slowness=told.slowness[keep]), truth)
+    return DrawnPlacement(replace(told, batches=told.batches[keep], slowness=told.slowness[keep]), truth)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -76,8 +76,8 @@ def test_nothing_that_slows_a_case_makes_its_step_shorter(seed: int) -> None:
     before = case.step_seconds(cut)
     for change in ("link_rate", "own_rate", "receive_rate", "sum_rate"):
         slower = replace(case.truth, **{change: getattr(case.truth, change) / 2})
-        assert PlacementCase(case.told, slower).step_seconds(cut) >= before * (1 - 1e-6)
-    assert PlacementCase(case.told, replace(case.truth, forward=2 * case.truth.forward)).step_seconds(cut) > before
+        assert DrawnPlacement(case.told, slower).step_seconds(cut) >= before * (1 - 1e-6)
+    assert DrawnPlacement(case.told, replace(case.truth, forward=2 * case.truth.forward)).step_seconds(cut) > before
 
 
 @settings(deadline=None, max_examples=examples(100))
