@@ -27,6 +27,7 @@ BENCHES = {
     "gradients": "training.bench_gradients",
     **dict.fromkeys(("stannis", "hypertune"), "training.tuned_batches"),
     "hypertune_sim": "training.bench_hypertune_sim",
+    "hypertune_world": "training.bench_hypertune_world",
     "comm": "communication.comm_wall",
     "placement": "placement.placements",
     "planner": "planner.bench_planner",
