@@ -32,7 +32,7 @@ def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
 
     Figures: `rate_over_oracle`, records over those that the oracle does in the same seconds of each period, mean over
     seeds and kinds; `rate_over_oracle_low`, lower end of its 95 % interval over seeds; `worst` case; `retunes_max`
-    from the beginning of one disturbance to that of the next; the means of each kind; `static_over_oracle`, the plan's
+    from the beginning of one disturbance to that of the next, bursts of three steps and more included; the means of each kind; `static_over_oracle`, the plan's
     batches kept. `--quick` takes the seeds of development in place of the final ones. Clock: modelled.
     """
     began = time.monotonic()
@@ -71,11 +71,11 @@ def play_case(chosen: tuple[str, int]) -> dict[str, Any]:
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the figures of cases in which each seed has each kind."""
     seeds = sorted({row["seed"] for row in rows})
-    means = [np.mean([row["over_oracle"] for row in rows if row["seed"] == seed]) for seed in seeds]
+    means = [float(np.mean([row["over_oracle"] for row in rows if row["seed"] == seed])) for seed in seeds]
     figures = {
         "rate_over_oracle": float(np.mean(means)),
         "rate_over_oracle_low": float(np.mean(means)) - half_interval(means),
-        "worst": min(row["over_oracle"] for row in rows),
+        "worst": float(min(row["over_oracle"] for row in rows)),
         "retunes_max": float(max(max(row["retunes_per_disturbance"]) for row in rows)),
         "retunes_mean": float(np.mean([count for row in rows for count in row["retunes_per_disturbance"]])),
         "static_over_oracle": float(np.mean([row["static_over_oracle"] for row in rows])),
@@ -83,7 +83,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     for kind in KINDS:
         own = [row for row in rows if row["kind"] == kind]
         figures[f"{kind}_over_oracle"] = float(np.mean([row["over_oracle"] for row in own]))
-        figures[f"{kind}_worst"] = min(row["over_oracle"] for row in own)
+        figures[f"{kind}_worst"] = float(min(row["over_oracle"] for row in own))
         figures[f"{kind}_retunes_max"] = float(max(max(row["retunes_per_disturbance"]) for row in own))
     return figures
 
@@ -92,5 +92,5 @@ def half_interval(values: Sequence[float]) -> float:
     """Return half the width of the 95 % interval of a mean (Student); infinite for one value."""
     if len(values) < 2:
         return float("inf")
-    quantile = float(np.interp(len(values) - 1, list(_STUDENT), list(_STUDENT.values())))
-    return quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    quantile: float = float(np.interp(len(values) - 1, list(_STUDENT), list(_STUDENT.values())))
+    return quantile * float(np.std(values, ddof=1)) / float(len(values)) ** 0.5

@@ -50,7 +50,7 @@ class WorldOutcome:
     Attributes:
         period_records, period_seconds: of each period.
         retunes: (step, seconds that the step took, batches from the next one on) of each retune.
-        retunes_per_disturbance: from the beginning of each to that of the next.
+        retunes_per_disturbance: from the beginning of each to that of the next, long bursts included.
     """
 
     period_records: tuple[float, ...]
@@ -83,7 +83,7 @@ def draw_case(seed: int, kind: str, ranges: WorldRanges | None = None) -> WorldC
     plan = plan_batches(own, tuning, told)
     course = draw_course(draw, kind, array, float(plan.compute_seconds.max()), ranges.disturbance)
     names = [f"csd-{number:02}" for number in range(len(own))]
-    arguments = TunerArguments(own, plan.batches, names, len(course.factors), told, make_rules(tuning))
+    arguments = TunerArguments(own, plan.batches, names, len(course.factors), told, make_rules(tuning), True)
     return WorldCase(array, course, arguments, exchange)
 
 
@@ -157,7 +157,6 @@ def _outcome(
 ) -> WorldOutcome:
     spans = join_periods(case.course.periods)
     of_periods = [tuple(float(values[first:end].sum()) for first, end, _ in spans) for values in (records, lengths)]
-    begins = [first for first, _, period in spans if period.disturbed]
-    edges = [0, *begins[1:], len(records) + 1]
+    edges = [0, *case.course.beginnings[1:], len(records) + 1]
     counts, _ = np.histogram([step for step, *_ in retunes], edges)
     return WorldOutcome(of_periods[0], of_periods[1], tuple(retunes), tuple(map(int, counts)))

@@ -10,6 +10,9 @@ import numpy as np
 from csd_lab.bench.training.hypertune_drives import Seconds, WorldArray, scaled, whole
 from csd_lab.bench.training.hypertune_ranges import DisturbanceRanges
 
+# A burst of so many steps is a disturbance like others; a shorter one is a blip.
+LONG_BURST = 3
+
 
 @dataclass(frozen=True)
 class Period:
@@ -33,10 +36,17 @@ class Course:
     Attributes:
         periods: quiet, disturbed, quiet, ...
         factors: (steps, devices) noise and bursts: what a device's seconds are multiplied by in a step.
+        bursts: the first steps of those of `LONG_BURST` steps or more, counted from 0.
     """
 
     periods: tuple[Period, ...]
     factors: Seconds
+    bursts: tuple[int, ...]
+
+    @property
+    def beginnings(self) -> list[int]:
+        """First steps of all disturbances, long bursts included, in order and counted from 0."""
+        return sorted({*self.bursts, *(first for first, _, period in join_periods(self.periods) if period.disturbed)})
 
 
 def draw_course(
@@ -61,7 +71,8 @@ def draw_course(
         periods.append(Period(whole(draw, lasting), tuple(curves), tuple(chosen)))
         periods.append(Period(whole(draw, quiet), array.seconds, ()))
     steps = sum(period.steps for period in periods)
-    return Course(tuple(periods), _factors(draw, kind, (steps, len(array.seconds)), array.noise, ranges))
+    factors, bursts = _factors(draw, kind, (steps, len(array.seconds)), array.noise, ranges)
+    return Course(tuple(periods), factors, tuple(bursts))
 
 
 def _disturb(
@@ -80,17 +91,18 @@ def _disturb(
         return np.asarray(seconds[0] + factor * (seconds - seconds[0]))
     if shape == "cliff":
         calm = min(len(seconds), round(records)) - 1
-        return seconds + (factor - 1) * np.maximum(0.0, seconds - seconds[calm])
+        return np.asarray(seconds + (factor - 1) * np.maximum(0.0, seconds - seconds[calm]))
     return np.asarray(seconds * (1 + (factor - 1) * beyond / (beyond + records)))
 
 
 def _factors(
     draw: np.random.Generator, kind: str, shape: tuple[int, int], noise: float, ranges: DisturbanceRanges
-) -> Seconds:
+) -> tuple[Seconds, list[int]]:
     steps, devices = shape
     logs = noise * draw.standard_normal(shape)
+    bursts: list[int] = []
     if kind != "bursts":
-        return np.asarray(np.exp(logs))
+        return np.exp(logs), bursts
     memory, deviation = draw.uniform(*ranges.drift_memory), scaled(draw, ranges.drift_noise)
     wander = deviation * draw.standard_normal(devices)
     for step in range(steps):
@@ -101,8 +113,10 @@ def _factors(
     while at < steps:
         length = whole(draw, ranges.burst_steps)
         logs[int(at) : int(at) + length, draw.integers(devices)] += np.log(scaled(draw, ranges.burst_factor))
+        if length >= LONG_BURST:
+            bursts.append(int(at))
         at += length + draw.exponential(gap)
-    return np.asarray(np.exp(logs))
+    return np.exp(logs), bursts
 
 
 def join_periods(periods: Sequence[Period]) -> list[tuple[int, int, Period]]:

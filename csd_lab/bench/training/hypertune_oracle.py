@@ -1,4 +1,4 @@
-"""Oracle of `bench hypertune_world`: the batches that are best in a period, by trying what the drives could do. Pure."""
+"""Oracle of `bench hypertune_world`: the batches that are best in a period, from all that was possible. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def best_batches(
 ) -> tuple[float, Whole]:
     """Return the highest records per second of a period with batches that stay, and those batches.
 
-    For a length of a step each device gets the largest batch that it does in it, and then records are taken from whoever
-    takes longest until there are no more than `most_records`. Without noise the best of all lengths is the best there
-    is; with it, the best of those that were tried.
+    For a length of a step each device gets the largest batch that it does in it, and then records are taken from
+    whoever takes longest until there are no more than `most_records`. Without noise the best of all
+    lengths is the best there is; with it, the best of those that were tried.
 
     Args:
         period: what batches take.

@@ -27,16 +27,19 @@ class HyperTune:
         total_steps: int | None = None,
         sync_seconds: float = 0.0,
         names: Sequence[str] | None = None,
+        shares_records: bool = False,
     ) -> None:
         """Begin with a plan.
 
         Args:
             tables: of each device, in participant order; devices of a class share one.
-            batches: (devices,) of the plan; no device ever gets more.
+            batches: (devices,) of the plan.
             tuning_rules: when a retune is made.
             total_steps: of the run; None if nobody knows.
             sync_seconds: what the exchange adds to each step.
             names: of the devices, for people.
+            shares_records: whether one device may take over what another one is too slow for; if not, none gets more
+                than its batch of the plan. The step never has more records than the plan's.
 
         Raises:
             ConfigurationError: there is no device, a batch does not fit, or the lengths differ.
@@ -50,7 +53,7 @@ class HyperTune:
             table.seconds(int(batch))
         self._names = list(names) if names is not None else [f"device {number}" for number in range(len(tables))]
         self._rules, self._initial = tuning_rules or RetuneRules(), first
-        self._retuner = Retuner(tables, first, self._rules, total_steps, sync_seconds)
+        self._retuner = Retuner(tables, first, self._rules, total_steps, sync_seconds, shares_records=shares_records)
 
     @property
     def batches(self) -> Batches:

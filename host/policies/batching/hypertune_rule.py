@@ -19,21 +19,31 @@ from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Detector, Flags
+from host.policies.batching.disturbance import EARLY_STEPS, Disturbance, Disturbances, fit_levels
 from host.policies.batching.forecast import Drifts, Durations
 
+# Seconds of every device's batches, and what they are multiplied by.
+Pace = tuple[Allocator, Floats]
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
 PREFERENCE = 0.01
 # A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
 MIN_GAIN = 0.005
+# For each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
+SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 4.0, 0.05, 1.35
 # The present batches are judged by levels that are so many standard errors lower.
 DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
 # So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
 RECHECK_STEPS = 16
+# A batch with which it is tried whether a disturbance is over shows it by so many times a jump's threshold.
+TRIAL_THRESHOLDS = 2.0
+# Nobody takes over more than makes its batch so many times the plan's.
+MOST_GROWTH = 4
 _STATE = {
     "": ("batches", "alive", "dirty", "recheck"),
-    "_durations": ("steps", "ends"),
+    "_durations": ("steps", "ends", "recent"),
+    "_disturbances": ("changed_at",),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
 
@@ -89,11 +99,13 @@ class Retuner:
         total_steps: int | None = None,
         sync_seconds: float = 0.0,
         rows: int = 1,
+        shares_records: bool = False,
     ) -> None:
-        """Begin with the plan's batches, (devices,), which are also the largest that any device ever gets."""
+        """Begin with the plan's batches, (devices,): the largest that a device gets, unless devices share records."""
         shape = (rows, len(tables))
         self.allocator = Allocator(tables, sync_seconds)
         self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
+        self._largest = _largest(tables, batches) if shares_records else self._initial
         self.batches = np.broadcast_to(batches, shape).copy()
         self.alive = np.ones(shape, dtype=np.bool_)
         self.detector = Detector(shape, rules.threshold, rules.window)
@@ -102,8 +114,7 @@ class Retuner:
         self._durations, self._drifts = Durations(rows), Drifts(shape)
         # The step after which a row is thought over without a new cause, and how long after the one before.
         self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
-        # Table seconds of the present batches, of parked devices those of a probe of one record; None until asked for.
-        self._known: Floats | None = None
+        self._disturbances = Disturbances(shape)
 
     @property
     def slowdowns(self) -> Floats:
@@ -135,12 +146,14 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before = self.detector.level.copy()
-        changed = self.detector.observe(log_ratio).any
+        before, was_off = self.detector.level.copy(), self._off()
+        changes = self.detector.observe(log_ratio)
+        changed = changes.any
         if changed.any():
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
-        self._durations.observe(before != 0, self.detector.level != 0, self.alive)
+        over |= self._follow(changes.jumped, step)
+        self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
         due = self._due(np.any(changed, axis=1), step) | over.any(axis=1)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
@@ -165,21 +178,21 @@ class Retuner:
         """Know nothing of devices that have left or come back."""
         self.detector.reset(which)
         self._drifts.reset(which)
+        self._disturbances.forget(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
-        self._known = None
 
     def dump(self) -> dict[str, Any]:
         """Return what has been learnt of the first array, in JSON's types."""
         own = {name: array[0].tolist() for name, array in self._arrays()}
-        return own | {"detector": self.detector.state()}
+        return own | {"detector": self.detector.state(), "disturbances": self._disturbances.dump()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `dump` returned."""
         for name, array in self._arrays():
-            array[0] = state[name]
+            array[0] = state.get(name, array[0])  # of the release before: without `recent` and `changed_at`
         self.detector.load_state(state["detector"])
-        self._known = None
+        self._disturbances.load(state.get("disturbances", []))
 
     def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for part, names in _STATE.items():
@@ -188,9 +201,9 @@ class Retuner:
 
     def best_rate(self, row: int) -> float:
         """Return the records per second that the believed speeds allow, by compute alone: without the exchange."""
-        slowdowns, caps = np.exp(self.detector.estimate(row)), np.where(self.alive[row], self._initial, 0)
-        batches = self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps)
-        seconds = float((self.allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
+        (allocator, slowdowns), caps = self._pace(row), np.where(self.alive[row], self._initial, 0)
+        batches = allocator.fill(allocator.best_target(slowdowns, caps), slowdowns, caps)
+        seconds = float((allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
         return float(batches.sum()) / seconds if seconds else 0.0
 
     def _due(self, news: Flags, step: int) -> Flags:
@@ -206,41 +219,131 @@ class Retuner:
         error = self.detector.standard_error()
         self.detector.snap(changed & (np.abs(self.detector.level) < np.maximum(SNAP, SNAP_DEVIATIONS * error)))
 
+    def _off(self) -> Flags:
+        """Return which devices are not as fast as their tables."""
+        off: Flags = (self.detector.level != 0) | self._disturbances.hidden(self.detector.level)
+        return off
+
+    def _follow(self, jumped: Flags, step: int) -> Flags:
+        """See which disturbances are others or over, and which may be; return of which devices to think for that."""
+        news = np.zeros(jumped.shape, dtype=np.bool_)
+        for where, each in list(self._disturbances.known.items()):
+            since = step - int(self._disturbances.changed_at[where])
+            if jumped[where]:
+                if each.trial:  # it is not over
+                    each.put_off(step)
+                elif since > EARLY_STEPS:  # it has changed, and what other batches took was before
+                    del self._disturbances.known[where]
+            elif each.trial:
+                if since > self._rules.window and not self.detector.deviating[where]:  # it is over
+                    del self._disturbances.known[where]
+                    news[where] = True
+            elif self.detector.level[where] == 0 and step >= max(each.due, EARLY_STEPS):
+                news[where] = self._try(where, each, step)
+        return news
+
+    def _try(self, where: tuple[int, int], each: Disturbance, step: int) -> bool:
+        """Begin to try whether a disturbance is over that the present batch does not show; return whether it is."""
+        if not each.due:
+            each.put_off(step, 1)
+            return False
+        row, device = where
+        present, home = max(1, int(self.batches[where])), int(self._initial[device])
+        levels, _ = self._levels(row, device, each)
+        shown = np.flatnonzero(levels[present:home] >= TRIAL_THRESHOLDS * self.detector.thresholds[where])
+        if not len(shown):  # nothing that the plan's batch would show
+            del self._disturbances.known[where]
+        each.trial = present + 1 + int(shown[0]) if len(shown) else 0
+        return True
+
+    def _levels(self, row: int, device: int, each: Disturbance) -> tuple[Floats, Floats]:
+        """Return what is believed of every batch of a disturbed device: see `fit_levels`."""
+        estimate, error = self.detector.estimate(row)[device], self.detector.standard_error(row)[device]
+        present = {max(1, int(self.batches[row, device])): (float(estimate), float(error))}
+        return fit_levels(self.allocator.tables[device].step_seconds, each.seen | present)
+
+    def _pace(self, row: int, deviations: Floats | float = 0.0, lead: Floats | float = 0.0) -> Pace:
+        """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too."""
+        error, own = self.detector.standard_error(row), dict[int, Floats]()
+        slowdowns = np.exp(self.detector.estimate(row) + deviations * error + lead)
+        for device, each in self._disturbances.of_row(row):
+            if not each.trial:
+                levels, errors = self._levels(row, device, each)
+                wide = np.broadcast_to(deviations, slowdowns.shape)[device] * errors
+                seconds = self.allocator.tables[device].step_seconds * np.exp(levels + wide)
+                own[device], slowdowns[device] = (
+                    np.maximum.accumulate(seconds),
+                    np.exp(np.broadcast_to(lead, slowdowns.shape)[device]),
+                )
+        return self.allocator.replaced(own), slowdowns
+
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
-        present, slowdowns = self.batches[row].copy(), np.exp(self.detector.estimate(row))
-        batches = self._choose(row, slowdowns)
+        present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row)
+        batches = self._choose(row, allocator, slowdowns)
         if np.array_equal(batches, present):
             self.dirty[row] = False
+            self._stay(row, step)
             return None
         # What is known of few steps may be wrong: the present batches get the benefit of the doubt.
-        lenient = slowdowns * np.exp(-DOUBT * self.detector.standard_error(row))
-        now, then = self.allocator.rate(present, lenient), self.allocator.rate(batches, slowdowns)
+        lenient, doubted = self._pace(row, -DOUBT)
+        now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        going_home = not self.detector.level[row][present != batches].any()
-        if share <= (0.0 if going_home else MIN_GAIN) or gain <= self._rules.cost_steps:
+        going_home = not self._off()[row][present != batches].any()
+        least = _least_gain(float(self._durations.recent[row])) - MIN_GAIN * going_home
+        if share <= least or gain <= self._rules.cost_steps:
+            self._stay(row, step)
             return None
+        batches = self._tell(row, step, batches)
         self.batches[row] = batches
         self.detector.skip_next(batches != present, row)
         self.dirty[row] = False
-        self._known = None
+        self._durations.recent[row] += 1
         return RetuneDecision(row, present, batches, gain)
 
-    def _choose(self, row: int, slowdowns: Floats) -> Batches:
+    def _stay(self, row: int, step: int) -> None:
+        """Put off what was to be tried: it does not pay yet."""
+        for device, each in self._disturbances.of_row(row):
+            if each.trial and each.trial != self.batches[row, device]:
+                each.put_off(step)
+
+    def _tell(self, row: int, step: int, batches: Batches) -> Batches:
+        """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""
+        known = self._disturbances.known
+        estimate, error, level = (
+            self.detector.estimate(row),
+            self.detector.standard_error(row),
+            self.detector.level[row],
+        )
+        for device, each in self._disturbances.of_row(row):
+            if each.trial:
+                batches[device] = min(int(batches[device]), each.trial)
+        for device in np.flatnonzero((batches != self.batches[row]) & self.alive[row]).tolist():
+            if level[device] or (row, device) in known:
+                each = known.setdefault((row, device), Disturbance())
+                old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
+                levels, _ = self._levels(row, device, each)
+                each.see(old, float(estimate[device]), float(error[device]))
+                self.detector.level[row, device] = 0.0 if each.trial else levels[new - 1]
+        self._disturbances.changed_at[row][batches != self.batches[row]] = step
+        return batches
+
+    def _choose(self, row: int, allocator: Allocator, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
-        allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        doubt = self._quantiles * self.detector.standard_error(row)
-        safe = np.exp(self.detector.estimate(row) + doubt + self._drifts.lead[row])
-        plan = allocator.fill(self._target, safe, caps)
-        if not self.detector.level[row][self.alive[row]].any():
+        alive = self.alive[row]
+        caps, largest = np.where(alive, self._initial, 0), np.where(alive, self._largest, 0)
+        safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row])
+        plan = safely.fill(self._target, safe, caps)
+        if not self._off()[row][alive].any():
             return plan
         rest = ~self.dirty[row]
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
-        kept = allocator.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
+        kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
-        free = allocator.fill(allocator.best_target(slowdowns, caps), safe, caps)
-        best = kept
-        for other in (plan, free):
+        free = safely.fill(allocator.best_target(slowdowns, caps), safe, caps)
+        shared = safely.fill(allocator.best_target(slowdowns, largest, int(self._initial.sum())), safe, largest)
+        best = allocator.trim(kept, self._initial)
+        for other in (plan, free, allocator.trim(shared, self._initial)):
             if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
                 best = other
         return best
@@ -258,15 +361,24 @@ class Retuner:
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
-        disturbed = bool(self.detector.level[row][before != after].any())
+        disturbed = bool(self._off()[row][before != after].any())
         steps = self._durations.expected_steps(row, disturbed)
         return steps if self.total_steps is None else min(steps, float(self.total_steps - step))
 
     @property
     def _expected(self) -> Floats:
-        if self._known is None:
-            self._known = self.allocator.table_seconds(np.maximum(self.batches, 1))
-        return self._known
+        """(rows, devices) table seconds of the present batches, of parked devices those of a probe of one record."""
+        return self.allocator.table_seconds(np.maximum(self.batches, 1))
+
+
+def _largest(tables: Sequence[SpeedTable], batches: Batches) -> Batches:
+    """Return how many records each device may have when others have fewer."""
+    return np.minimum(MOST_GROWTH * batches, [table.largest_batch for table in tables])
+
+
+def _least_gain(recent: float) -> float:
+    """Return the share of the rate that a retune has to win after so many of late: small ones soon have to wait."""
+    return min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent)
 
 
 def _newsvendor(share: float) -> float:

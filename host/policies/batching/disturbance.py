@@ -1,0 +1,129 @@
+"""What is known of disturbed devices at several batches: a line from one observed batch to the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from host.core.tuning.batch_tuner import Floats
+from host.policies.batching.detector import Flags
+
+# What is seen within so many steps of a new batch comes from that batch, and contradicts no other.
+EARLY_STEPS = 14
+# Whether a disturbance that the present batch does not show is over is tried after so many steps, later so many times as many.
+FIRST_WAIT_STEPS, LONGER = 8, 4
+# So many batches of a device are remembered, the last ones.
+MOST_SEEN = 4
+# Of a level, beside its standard error: noise of neighbouring steps is not independent. Of a slope over the factor.
+LEAST_ERROR, PRIOR_SLOPE = 0.02, 1.0
+# Of a level beyond what was seen.
+MOST_ERROR = 0.5
+
+Seen = tuple[float, float]
+
+
+@dataclass
+class Disturbance:
+    """A device that is off its table, since it got another batch for that.
+
+    Attributes:
+        seen: batch -> log of observed over table seconds, and its standard error; without the present batch.
+        due: step in which it is tried whether it is over, if the present batch does not show that.
+        wait: steps from one try to the next.
+        trial: the batch with which it is tried, 0 if it is not.
+    """
+
+    seen: dict[int, Seen] = field(default_factory=dict)
+    due: int = 0
+    wait: int = FIRST_WAIT_STEPS
+    trial: int = 0
+
+    def see(self, batch: int, level: float, error: float) -> None:
+        """Remember what a batch took."""
+        self.seen.pop(batch, None)
+        self.seen[batch] = level, error
+        if len(self.seen) > MOST_SEEN:
+            del self.seen[next(iter(self.seen))]
+
+    def put_off(self, step: int, factor: int = LONGER) -> None:
+        """Have the next try later, after a wait that is `factor` times as long."""
+        self.trial, self.wait = 0, self.wait * factor
+        self.due = step + self.wait
+
+
+class Disturbances:
+    """Those of many arrays' devices, by row and device, and since when each device has its present batch."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Know of none."""
+        self.known: dict[tuple[int, int], Disturbance] = {}
+        self.changed_at = np.zeros(shape, dtype=np.int64)
+
+    def of_row(self, row: int) -> Iterator[tuple[int, Disturbance]]:
+        """Yield the devices of an array that have one, and theirs."""
+        return ((device, each) for (where, device), each in self.known.items() if where == row)
+
+    def forget(self, which: Flags) -> None:
+        """Forget what is known of some devices."""
+        self.known = {where: each for where, each in self.known.items() if not which[where]}
+
+    def hidden(self, level: Floats) -> Flags:
+        """Return which devices are disturbed although their present batches do not show it."""
+        flags = np.zeros(level.shape, dtype=np.bool_)
+        for where, each in self.known.items():
+            flags[where] = not each.trial and level[where] == 0
+        return flags
+
+    def dump(self) -> list[list[Any]]:
+        """Return what is known of the first array, in JSON's types."""
+        return [
+            [device, [[batch, *seen] for batch, seen in each.seen.items()], each.due, each.wait, each.trial]
+            for device, each in self.of_row(0)
+        ]
+
+    def load(self, state: list[list[Any]]) -> None:
+        """Take what `dump` returned."""
+        self.known = {
+            (0, device): Disturbance({int(batch): (level, error) for batch, level, error in seen}, due, wait, trial)
+            for device, seen, due, wait, trial in state
+        }
+
+
+def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Floats]:
+    """Return what is believed of every batch, from what was seen of some: logs over the table's seconds, and errors.
+
+    With one batch seen the device is slower by one factor. With more its seconds are a line against the table's from
+    one to the next, and beyond them a line of an offset and a slope: that of the last two, as far as it is known better
+    than by `PRIOR_SLOPE`, which is how far a slope is from the factor. That is exact for what is added to every step and
+    for what makes records beyond the first slower. Never less than the table's, or than a factor seen below 1.
+
+    Args:
+        table: (batches,) seconds of batches from 1 on, never falling.
+        points: batch -> log of its seconds over the table's, and the standard error of that.
+
+    Returns:
+        (batches,) each.
+    """
+    batches = np.array(sorted(points), dtype=np.int64)
+    levels, errors = np.array([points[batch] for batch in batches.tolist()]).T
+    at = table[batches - 1]
+    apart = np.concatenate([[True], np.diff(at) > 0])
+    at, levels, errors = at[apart], levels[apart], errors[apart]
+    if len(at) == 1:
+        return np.full(len(table), levels[0]), np.full(len(table), errors[0])
+    seconds = np.maximum.accumulate(at * np.exp(levels))
+    deviations = seconds * np.hypot(errors, LEAST_ERROR)
+    line, doubt = np.interp(table, at, seconds), np.interp(table, at, deviations)
+    for end, near, beyond in ((0, 1, table - at[0]), (-1, -2, table - at[-1])):
+        outside = np.minimum(beyond, 0.0) if end == 0 else np.maximum(beyond, 0.0)
+        factor = seconds[end] / at[end]
+        prior, width = PRIOR_SLOPE * factor, abs(at[end] - at[near])
+        error = float(np.hypot(deviations[end], deviations[near])) / width
+        trust = prior**2 / (prior**2 + error**2)
+        line = line + outside * (factor + trust * (abs(seconds[end] - seconds[near]) / width - factor))
+        doubt = doubt + np.abs(outside) * error * trust**0.5
+    line = np.maximum(line, table * min(1.0, float(np.exp(levels.min()))))
+    return np.log(line / table), np.minimum(doubt / line, MOST_ERROR)
