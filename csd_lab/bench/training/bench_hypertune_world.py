@@ -32,8 +32,9 @@ def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
 
     Figures: `rate_over_oracle`, records over those that the oracle does in the same seconds of each period, mean over
     seeds and kinds; `rate_over_oracle_low`, lower end of its 95 % interval over seeds; `worst` case; `retunes_max`
-    from the beginning of one disturbance to that of the next, bursts of three steps and more included; the means of each kind; `static_over_oracle`, the plan's
-    batches kept. `--quick` takes the seeds of development in place of the final ones. Clock: modelled.
+    from the beginning of one disturbance to that of the next, bursts of three steps and more included; the means of
+    each kind; `static_over_oracle`, the plan's batches kept. `--quick` takes the seeds of development in place of the
+    final ones. Clock: modelled.
     """
     began = time.monotonic()
     seeds = (hypertune_development_seeds if quick else hypertune_final_seeds).SEEDS
@@ -92,5 +93,5 @@ def half_interval(values: Sequence[float]) -> float:
     """Return half the width of the 95 % interval of a mean (Student); infinite for one value."""
     if len(values) < 2:
         return float("inf")
-    quantile: float = float(np.interp(len(values) - 1, list(_STUDENT), list(_STUDENT.values())))
-    return quantile * float(np.std(values, ddof=1)) / float(len(values)) ** 0.5
+    quantile = float(np.interp(len(values) - 1, list(_STUDENT), list(_STUDENT.values())))
+    return quantile * float(np.std(values, ddof=1) / np.sqrt(len(values)))

@@ -13,7 +13,8 @@ from host.policies.batching.detector import Flags
 
 # What is seen within so many steps of a new batch comes from that batch, and contradicts no other.
 EARLY_STEPS = 14
-# Whether a disturbance that the present batch does not show is over is tried after so many steps, later so many times as many.
+# Whether a disturbance that the present batch does not show is over is tried after so many steps, then after `LONGER`
+# times as many.
 FIRST_WAIT_STEPS, LONGER = 8, 4
 # So many batches of a device are remembered, the last ones.
 MOST_SEEN = 4
@@ -47,6 +48,12 @@ class Disturbance:
         self.seen[batch] = level, error
         if len(self.seen) > MOST_SEEN:
             del self.seen[next(iter(self.seen))]
+
+    def shows(self, table: Floats, batch: int, least: float) -> bool:
+        """Return whether a batch would be off its table by `least`, a log, if a batch of 1 were unharmed."""
+        largest = max(self.seen)
+        levels, _ = fit_levels(table, {1: (0.0, 0.0), largest: self.seen[largest]})
+        return bool(levels[batch - 1] >= least)
 
     def put_off(self, step: int, factor: int = LONGER) -> None:
         """Have the next try later, after a wait that is `factor` times as long."""
@@ -97,8 +104,8 @@ def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Float
 
     With one batch seen the device is slower by one factor. With more its seconds are a line against the table's from
     one to the next, and beyond them a line of an offset and a slope: that of the last two, as far as it is known better
-    than by `PRIOR_SLOPE`, which is how far a slope is from the factor. That is exact for what is added to every step and
-    for what makes records beyond the first slower. Never less than the table's, or than a factor seen below 1.
+    than by `PRIOR_SLOPE`, which is how far a slope is from the factor. That is exact for what is added to every step
+    and for what makes records beyond the first slower. Never less than the table's, or than a factor seen below 1.
 
     Args:
         table: (batches,) seconds of batches from 1 on, never falling.

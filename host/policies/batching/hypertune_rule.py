@@ -244,13 +244,18 @@ class Retuner:
 
     def _try(self, where: tuple[int, int], each: Disturbance, step: int) -> bool:
         """Begin to try whether a disturbance is over that the present batch does not show; return whether it is."""
-        if not each.due:
-            each.put_off(step, 1)
-            return False
         row, device = where
         present, home = max(1, int(self.batches[where])), int(self._initial[device])
+        least = TRIAL_THRESHOLDS * float(self.detector.thresholds[where])
+        if not each.due:
+            each.put_off(step, 1)
+            # Even one that leaves a batch of 1 unharmed would be seen here.
+            if not each.shows(self.allocator.tables[device].step_seconds, present, least):
+                return False
+            each.trial = home
+            return True
         levels, _ = self._levels(row, device, each)
-        shown = np.flatnonzero(levels[present:home] >= TRIAL_THRESHOLDS * self.detector.thresholds[where])
+        shown = np.flatnonzero(levels[present:home] >= least)
         if not len(shown):  # nothing that the plan's batch would show
             del self._disturbances.known[where]
         each.trial = present + 1 + int(shown[0]) if len(shown) else 0
@@ -290,11 +295,13 @@ class Retuner:
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
         going_home = not self._off()[row][present != batches].any()
-        least = _least_gain(float(self._durations.recent[row])) - MIN_GAIN * going_home
+        least = 0.0 if going_home else _least_gain(float(self._durations.recent[row]))
         if share <= least or gain <= self._rules.cost_steps:
             self._stay(row, step)
             return None
         batches = self._tell(row, step, batches)
+        if np.array_equal(batches, present):
+            return None
         self.batches[row] = batches
         self.detector.skip_next(batches != present, row)
         self.dirty[row] = False
@@ -378,7 +385,8 @@ def _largest(tables: Sequence[SpeedTable], batches: Batches) -> Batches:
 
 def _least_gain(recent: float) -> float:
     """Return the share of the rate that a retune has to win after so many of late: small ones soon have to wait."""
-    return min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent)
+    least: float = min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent)
+    return least
 
 
 def _newsvendor(share: float) -> float:
