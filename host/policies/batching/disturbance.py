@@ -21,7 +21,9 @@ MOST_SEEN = 4
 # Of a level, beside its standard error: noise of neighbouring steps is not independent. Of a slope over the factor.
 LEAST_ERROR, PRIOR_SLOPE = 0.02, 1.0
 # Of a level beyond what was seen.
-MOST_ERROR = 0.5
+MOST_ERROR = 0.25
+# Batches whose seconds differ by less, as a log, say nothing of a slope.
+APART = 0.15
 
 Seen = tuple[float, float]
 
@@ -109,16 +111,17 @@ def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Float
 
     Args:
         table: (batches,) seconds of batches from 1 on, never falling.
-        points: batch -> log of its seconds over the table's, and the standard error of that.
+        points: batch -> log of its seconds over the table's, and the standard error of that; the last one seen last.
 
     Returns:
         (batches,) each.
     """
-    batches = np.array(sorted(points), dtype=np.int64)
-    levels, errors = np.array([points[batch] for batch in batches.tolist()]).T
-    at = table[batches - 1]
-    apart = np.concatenate([[True], np.diff(at) > 0])
-    at, levels, errors = at[apart], levels[apart], errors[apart]
+    kept: list[int] = []
+    for batch in reversed(points):  # of those that are near each other the last one
+        if all(abs(np.log(table[batch - 1] / table[other - 1])) >= APART for other in kept):
+            kept.append(batch)
+    kept.sort()
+    at, (levels, errors) = table[np.array(kept) - 1], np.array([points[batch] for batch in kept]).T
     if len(at) == 1:
         return np.full(len(table), levels[0]), np.full(len(table), errors[0])
     seconds = np.maximum.accumulate(at * np.exp(levels))

@@ -29,7 +29,9 @@ PREFERENCE = 0.01
 # A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
 MIN_GAIN = 0.005
 # For each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
-SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 4.0, 0.05, 1.35
+SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 3.0, 0.04, 1.35
+# A device that is off its table by no more keeps its batch, unless another target is better for all.
+SMALL = 0.05
 # The present batches are judged by levels that are so many standard errors lower.
 DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
@@ -238,7 +240,7 @@ class Retuner:
                 if since > self._rules.window and not self.detector.deviating[where]:  # it is over
                     del self._disturbances.known[where]
                     news[where] = True
-            elif self.detector.level[where] == 0 and step >= max(each.due, EARLY_STEPS):
+            elif self.detector.level[where] == 0 and step >= each.due:
                 news[where] = self._try(where, each, step)
         return news
 
@@ -247,6 +249,9 @@ class Retuner:
         row, device = where
         present, home = max(1, int(self.batches[where])), int(self._initial[device])
         least = TRIAL_THRESHOLDS * float(self.detector.thresholds[where])
+        if max(level for level, _ in each.seen.values()) < least:  # it never was much
+            del self._disturbances.known[where]
+            return True
         if not each.due:
             each.put_off(step, 1)
             # Even one that leaves a batch of 1 unharmed would be seen here.
@@ -294,8 +299,8 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        going_home = not self._off()[row][present != batches].any()
-        least = 0.0 if going_home else _least_gain(float(self._durations.recent[row]))
+        returns = (batches > present) & (present < self._initial) & ~self._off()[row]
+        least = 0.0 if returns.any() else _least_gain(float(self._durations.recent[row]))
         if share <= least or gain <= self._rules.cost_steps:
             self._stay(row, step)
             return None
@@ -312,7 +317,7 @@ class Retuner:
         """Put off what was to be tried: it does not pay yet."""
         for device, each in self._disturbances.of_row(row):
             if each.trial and each.trial != self.batches[row, device]:
-                each.put_off(step)
+                each.put_off(step, 1)
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""
@@ -343,7 +348,8 @@ class Retuner:
         plan = safely.fill(self._target, safe, caps)
         if not self._off()[row][alive].any():
             return plan
-        rest = ~self.dirty[row]
+        # Nobody is given a record less for what the array loses less by.
+        rest = ~self.dirty[row] | (np.abs(self.detector.estimate(row)) < SMALL)
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
         kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
