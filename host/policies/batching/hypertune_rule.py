@@ -30,6 +30,8 @@ PREFERENCE = 0.01
 MIN_GAIN = 0.005
 # For each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
 SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 3.0, 0.04, 1.35
+# A device with less than this share of its batch of the plan gets it back whenever that pays.
+RETURNED = 0.8
 # A device that is off its table by no more keeps its batch, unless another target is better for all.
 SMALL = 0.05
 # The present batches are judged by levels that are so many standard errors lower.
@@ -299,7 +301,7 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        returns = (batches > present) & (present < self._initial) & ~self._off()[row]
+        returns = (batches > present) & (present < RETURNED * self._initial) & ~self._off()[row]
         least = 0.0 if returns.any() else _least_gain(float(self._durations.recent[row]))
         if share <= least or gain <= self._rules.cost_steps:
             self._stay(row, step)
@@ -353,8 +355,8 @@ class Retuner:
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
         kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
-        free = safely.fill(allocator.best_target(slowdowns, caps), safe, caps)
-        shared = safely.fill(allocator.best_target(slowdowns, largest, int(self._initial.sum())), safe, largest)
+        free = safely.fill(safely.best_target(safe, caps), safe, caps)
+        shared = safely.fill(safely.best_target(safe, largest, int(self._initial.sum())), safe, largest)
         best = allocator.trim(kept, self._initial)
         for other in (plan, free, allocator.trim(shared, self._initial)):
             if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
