@@ -51,6 +51,10 @@ class Disturbance:
         if len(self.seen) > MOST_SEEN:
             del self.seen[next(iter(self.seen))]
 
+    def slowed(self, least: float) -> list[int]:
+        """Return the batches that were seen off their table by `least`, a log, or more."""
+        return [batch for batch, (level, _) in self.seen.items() if level >= least]
+
     def shows(self, table: Floats, batch: int, least: float) -> bool:
         """Return whether a batch would be off its table by `least`, a log, if a batch of 1 were unharmed."""
         largest = max(self.seen)

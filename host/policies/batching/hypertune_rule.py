@@ -251,7 +251,7 @@ class Retuner:
         row, device = where
         present, home = max(1, int(self.batches[where])), int(self._initial[device])
         least = TRIAL_THRESHOLDS * float(self.detector.thresholds[where])
-        if max(level for level, _ in each.seen.values()) < least:  # it never was much
+        if not each.slowed(least) or present >= home:  # it never was much, or the plan's batch does not show it
             del self._disturbances.known[where]
             return True
         if not each.due:
@@ -262,10 +262,8 @@ class Retuner:
             each.trial = home
             return True
         levels, _ = self._levels(row, device, each)
-        shown = np.flatnonzero(levels[present:home] >= least)
-        if not len(shown):  # nothing that the plan's batch would show
-            del self._disturbances.known[where]
-        each.trial = present + 1 + int(shown[0]) if len(shown) else 0
+        shown = (present + 1 + np.flatnonzero(levels[present:home] >= least)).tolist()
+        each.trial = min([home, *shown, *each.slowed(least)])
         return True
 
     def _levels(self, row: int, device: int, each: Disturbance) -> tuple[Floats, Floats]:
