@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from host.core.tuning.batch_tuner import Floats
+from host.core.tuning.batch_tuner import Batches, Floats
 from host.policies.batching.detector import Flags
 
 # What is seen within so many steps of a new batch comes from that batch, and contradicts no other.
@@ -68,12 +68,12 @@ class Disturbance:
 
 
 class Disturbances:
-    """Those of many arrays' devices, by row and device, and since when each device has its present batch."""
+    """Those of many arrays' devices; since when each has its present batch, and whether that grew or fell (1, -1)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         """Know of none."""
         self.known: dict[tuple[int, int], Disturbance] = {}
-        self.changed_at = np.zeros(shape, dtype=np.int64)
+        self.changed_at, self.moved = np.zeros(shape, dtype=np.int64), np.zeros(shape)
 
     def of_row(self, row: int) -> Iterator[tuple[int, Disturbance]]:
         """Yield the devices of an array that have one, and theirs."""
@@ -82,6 +82,12 @@ class Disturbances:
     def forget(self, which: Flags) -> None:
         """Forget what is known of some devices."""
         self.known = {where: each for where, each in self.known.items() if not which[where]}
+
+    def reverse(self, row: int, change: Batches) -> float:
+        """Take how an array's batches change; return the share of it that undoes the change before."""
+        share = np.abs(change)[change * self.moved[row] < 0].sum() / np.abs(change).sum()
+        self.moved[row] = np.where(change, np.sign(change), self.moved[row])
+        return float(share)
 
     def hidden(self, level: Floats) -> Flags:
         """Return which devices are disturbed although their present batches do not show it."""
@@ -121,7 +127,7 @@ def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Float
         (batches,) each.
     """
     kept: list[int] = []
-    for batch in reversed(points):  # of those that are near each other the last one
+    for batch in reversed([*points]):  # of those that are near each other the last one
         if all(abs(np.log(table[batch - 1] / table[other - 1])) >= APART for other in kept):
             kept.append(batch)
     kept.sort()

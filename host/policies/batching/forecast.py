@@ -28,7 +28,7 @@ class Durations:
     lasted.
 
     Attributes:
-        recent: (rows,) retunes, old ones counted less.
+        recent: (rows,) retunes that undid the one before, old ones counted less.
     """
 
     def __init__(self, rows: int) -> None:

@@ -32,6 +32,8 @@ MIN_GAIN = 0.005
 SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 3.0, 0.04, 1.35
 # A device with less than this share of its batch of the plan gets it back whenever that pays.
 RETURNED = 0.8
+# So many retunes of late do not count where all that change are as fast as their tables.
+FREE_RETURNS = 2
 # A device that is off its table by no more keeps its batch, unless another target is better for all.
 SMALL = 0.05
 # The present batches are judged by levels that are so many standard errors lower.
@@ -47,7 +49,7 @@ MOST_GROWTH = 4
 _STATE = {
     "": ("batches", "alive", "dirty", "recheck"),
     "_durations": ("steps", "ends", "recent"),
-    "_disturbances": ("changed_at",),
+    "_disturbances": ("changed_at", "moved"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
 
@@ -300,7 +302,8 @@ class Retuner:
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
         returns = (batches > present) & (present < RETURNED * self._initial) & ~self._off()[row]
-        least = 0.0 if returns.any() else _least_gain(float(self._durations.recent[row]))
+        free = 0 if self._off()[row][batches != present].any() else FREE_RETURNS
+        least = 0.0 if returns.any() else _least_gain(float(self._durations.recent[row]) - free)
         if share <= least or gain <= self._rules.cost_steps:
             self._stay(row, step)
             return None
@@ -310,7 +313,7 @@ class Retuner:
         self.batches[row] = batches
         self.detector.skip_next(batches != present, row)
         self.dirty[row] = False
-        self._durations.recent[row] += 1
+        self._durations.recent[row] += self._disturbances.reverse(row, batches - present)
         return RetuneDecision(row, present, batches, gain)
 
     def _stay(self, row: int, step: int) -> None:
@@ -391,8 +394,7 @@ def _largest(tables: Sequence[SpeedTable], batches: Batches) -> Batches:
 
 def _least_gain(recent: float) -> float:
     """Return the share of the rate that a retune has to win after so many of late: small ones soon have to wait."""
-    least: float = min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent)
-    return least
+    return 0.0 if recent < 0 else float(min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent))
 
 
 def _newsvendor(share: float) -> float:
