@@ -143,9 +143,10 @@ class HyperTune:
         if not 0 <= device < len(self._initial):
             raise ConfigurationError(f"device {device} is not between 0 and {len(self._initial) - 1}")
         which = np.zeros((1, len(self._initial)), dtype=np.bool_)
-        which[0, device] = True
+        which[0, device], before = True, self.batches
         act(which)
-        return Retune(self.batches, (device,), self.slowdowns, f"{self._names[device]} {verb}", 0.0)
+        changed = {device, *np.flatnonzero(self.batches != before).tolist()}
+        return Retune(self.batches, tuple(sorted(changed)), self.slowdowns, f"{self._names[device]} {verb}", 0.0)
 
     def _retune(self, decision: RetuneDecision, step: int) -> Retune:
         changed = np.flatnonzero(decision.before != decision.after)

@@ -174,9 +174,11 @@ class Retuner:
         self._forget(which)
 
     def join(self, which: Flags) -> None:
-        """Take devices back, with their first batches and their tables' speeds."""
+        """Take devices back, with their first batches and their tables' speeds; others give back what they took over."""
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
+        for row in np.flatnonzero(which.any(axis=1)):
+            self.batches[row] = self.allocator.trim(self.batches[row], self._initial)
         self._forget(which)
         self.detector.skip_next(which)
 
@@ -207,7 +209,10 @@ class Retuner:
 
     def best_rate(self, row: int) -> float:
         """Return the records per second that the believed speeds allow, by compute alone: without the exchange."""
-        (allocator, slowdowns), caps = self._pace(row), np.where(self.alive[row], self._initial, 0)
+        (allocator, slowdowns), caps = (
+            self._pace(row, self._zeros, self._zeros),
+            np.where(self.alive[row], self._initial, 0),
+        )
         batches = allocator.fill(allocator.best_target(slowdowns, caps), slowdowns, caps)
         seconds = float((allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
         return float(batches.sum()) / seconds if seconds else 0.0
@@ -274,30 +279,26 @@ class Retuner:
         present = {max(1, int(self.batches[row, device])): (float(estimate), float(error))}
         return fit_levels(self.allocator.tables[device].step_seconds, each.seen | present)
 
-    def _pace(self, row: int, deviations: Floats | float = 0.0, lead: Floats | float = 0.0) -> Pace:
+    def _pace(self, row: int, deviations: Floats, lead: Floats) -> Pace:
         """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too."""
-        error, own = self.detector.standard_error(row), dict[int, Floats]()
-        slowdowns = np.exp(self.detector.estimate(row) + deviations * error + lead)
+        slowdowns = np.exp(self.detector.estimate(row) + deviations * self.detector.standard_error(row) + lead)
+        own = dict[int, Floats]()
         for device, each in self._disturbances.of_row(row):
             if not each.trial:
                 levels, errors = self._levels(row, device, each)
-                wide = np.broadcast_to(deviations, slowdowns.shape)[device] * errors
-                seconds = self.allocator.tables[device].step_seconds * np.exp(levels + wide)
-                own[device], slowdowns[device] = (
-                    np.maximum.accumulate(seconds),
-                    np.exp(np.broadcast_to(lead, slowdowns.shape)[device]),
-                )
+                seconds = self.allocator.tables[device].step_seconds * np.exp(levels + deviations[device] * errors)
+                own[device], slowdowns[device] = np.maximum.accumulate(seconds), np.exp(lead[device])
         return self.allocator.replaced(own), slowdowns
 
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
-        present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row)
+        present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row, self._zeros, self._zeros)
         batches = self._choose(row, allocator, slowdowns)
         if np.array_equal(batches, present):
             self.dirty[row] = False
             self._stay(row, step)
             return None
         # What is known of few steps may be wrong: the present batches get the benefit of the doubt.
-        lenient, doubted = self._pace(row, -DOUBT)
+        lenient, doubted = self._pace(row, self._zeros - DOUBT, self._zeros)
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
@@ -324,12 +325,8 @@ class Retuner:
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""
-        known = self._disturbances.known
-        estimate, error, level = (
-            self.detector.estimate(row),
-            self.detector.standard_error(row),
-            self.detector.level[row],
-        )
+        known, level = self._disturbances.known, self.detector.level[row]
+        estimate, error = self.detector.estimate(row), self.detector.standard_error(row)
         for device, each in self._disturbances.of_row(row):
             if each.trial:
                 batches[device] = min(int(batches[device]), each.trial)
@@ -339,7 +336,7 @@ class Retuner:
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
-                self.detector.level[row, device] = 0.0 if each.trial else levels[new - 1]
+                level[device] = 0.0 if each.trial else levels[new - 1]
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches
 
@@ -351,8 +348,7 @@ class Retuner:
         plan = safely.fill(self._target, safe, caps)
         if not self._off()[row][alive].any():
             return plan
-        # Nobody is given a record less for what the array loses less by.
-        rest = ~self.dirty[row] | (np.abs(self.detector.estimate(row)) < SMALL)
+        rest = ~self.dirty[row] | ((np.abs(self.detector.estimate(row)) < SMALL) & (self.batches[row] >= caps))
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
         kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
@@ -368,6 +364,10 @@ class Retuner:
     def _target(self) -> float:
         """Table seconds of the plan's slowest device."""
         return float(self.allocator.table_seconds(self._initial).max())
+
+    @cached_property
+    def _zeros(self) -> Floats:
+        return np.zeros(len(self._initial))
 
     @cached_property
     def _quantiles(self) -> Floats:
