@@ -15,7 +15,7 @@ from host.policies.batching.detector import Flags
 EARLY_STEPS = 14
 # Whether a disturbance that the present batch does not show is over is tried after so many steps, then after `LONGER`
 # times as many.
-FIRST_WAIT_STEPS, LONGER = 8, 4
+FIRST_WAIT_STEPS, LONGER = 8, 3
 # So many batches of a device are remembered, the last ones.
 MOST_SEEN = 4
 # Of a level, beside its standard error: noise of neighbouring steps is not independent. Of a slope over the factor.

@@ -174,7 +174,7 @@ class Retuner:
         self._forget(which)
 
     def join(self, which: Flags) -> None:
-        """Take devices back, with their first batches and their tables' speeds; others give back what they took over."""
+        """Take devices back, with their first batches and their tables' speeds; what others took over returns."""
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
         for row in np.flatnonzero(which.any(axis=1)):
@@ -243,7 +243,9 @@ class Retuner:
             if jumped[where]:
                 if each.trial:  # it is not over
                     each.put_off(step)
-                elif since > EARLY_STEPS:  # it has changed, and what other batches took was before
+                elif since > EARLY_STEPS + 2 * self._rules.probe_steps * (
+                    self.batches[where] == 0
+                ):  # it has changed, and what other batches took was before
                     del self._disturbances.known[where]
             elif each.trial:
                 if since > self._rules.window and not self.detector.deviating[where]:  # it is over
@@ -337,6 +339,7 @@ class Retuner:
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
                 level[device] = 0.0 if each.trial else levels[new - 1]
+                each.due = each.due and step + each.wait
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches
 
