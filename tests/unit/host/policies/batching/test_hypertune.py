@@ -339,16 +339,17 @@ def test_a_device_that_comes_back_gets_its_records_from_those_that_took_them_ove
     assert set(back.changed) == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("shape", ["bandwidth", "extra"])
-def test_a_disturbance_that_is_no_factor_ends_in_no_cycle(shape: str) -> None:
-    """Another job takes memory bandwidth, so that a batch of 1 is unharmed; or every step has something added to it."""
+@pytest.mark.parametrize(("slope", "extra", "most"), [(3.5, 0.0, 4), (4.0, 0.0, 10), (1.0, 0.8, 5)])
+def test_a_disturbance_that_is_no_factor_ends_in_no_cycle(slope: float, extra: float, most: int) -> None:
+    """Another job takes memory bandwidth, so that a batch of 1 is unharmed; or every step has something added to it.
+
+    With a slope of 4 the best batch is the one that does not show whether it is over, so that has to be tried.
+    """
     table = SpeedTable("drive", 0.8 + 0.2 * np.arange(1.0, 65.0))
     plan = np.array([4, 4, 4, 4])
     tuner = HyperTune([table] * 4, plan, RetuneRules(), 600, sync_seconds=0.2, shares_records=True)
     generator = np.random.default_rng(0)
-    slow = table.step_seconds[0] + 4 * (table.step_seconds - table.step_seconds[0])
-    if shape == "extra":
-        slow = table.step_seconds + 0.8
+    slow = table.step_seconds[0] + slope * (table.step_seconds - table.step_seconds[0]) + extra
     retunes, rates = [], []
     for step in range(1, 501):
         batches = np.maximum(tuner.batches, tuner.probes(step))
@@ -359,7 +360,7 @@ def test_a_disturbance_that_is_no_factor_ends_in_no_cycle(shape: str) -> None:
         rates.append(tuner.batches.sum() / (np.nanmax(np.where(tuner.batches > 0, seconds, np.nan)) + 0.2))
         if tuner.observe(step, seconds * np.exp(0.005 * generator.standard_normal(4))) is not None:
             retunes.append(step)
-    assert len(retunes) <= 8
+    assert len(retunes) <= most
     assert tuner.batches.tolist() == plan.tolist()
     # 15 of its 16 records at the plan's pace, or a step that is a little longer for all of them.
     assert np.mean(rates[120:400]) >= 0.85 * rates[0]
