@@ -84,10 +84,10 @@ class Disturbances:
         self.known = {where: each for where, each in self.known.items() if not which[where]}
 
     def reverse(self, row: int, change: Batches) -> float:
-        """Take how an array's batches change; return the share of it that undoes the change before."""
+        """Take how an array's batches change; return 1 if that undoes the change before, 1/4 if nothing of it does."""
         share = np.abs(change)[change * self.moved[row] < 0].sum() / np.abs(change).sum()
         self.moved[row] = np.where(change, np.sign(change), self.moved[row])
-        return float(share)
+        return float(1 + 3 * share) / 4
 
     def hidden(self, level: Floats) -> Flags:
         """Return which devices are disturbed although their present batches do not show it."""

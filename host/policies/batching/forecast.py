@@ -10,7 +10,7 @@ from host.policies.batching.detector import Flags
 # How long a disturbance is taken to last, before any has ended.
 PRIOR_STEPS = 64.0
 # What a retune counts for in `Durations.recent` halves in so many steps.
-HALF_STEPS = 100.0
+HALF_STEPS = 200.0
 # A device that became slower twice within so many steps, by about as much and without recovering, is drifting: it is
 # expected to be where the same rate leads so much later.
 DRIFT_STEPS, LOOKAHEAD_STEPS, ABOUT = 40, 24, 3.0
@@ -28,7 +28,7 @@ class Durations:
     lasted.
 
     Attributes:
-        recent: (rows,) retunes that undid the one before, old ones counted less.
+        recent: (rows,) retunes, a quarter of those that undo nothing, old ones counted less.
     """
 
     def __init__(self, rows: int) -> None:

@@ -29,7 +29,7 @@ PREFERENCE = 0.01
 # A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
 MIN_GAIN = 0.005
 # For each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
-SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 3.0, 0.04, 1.35
+SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 3.0, 0.04, 1.2
 # A device with less than this share of its batch of the plan gets it back whenever that pays.
 RETURNED = 0.8
 # So many retunes of late do not count where all that change are as fast as their tables.
@@ -243,8 +243,8 @@ class Retuner:
             if jumped[where]:
                 if each.trial:  # it is not over
                     each.put_off(step)
-                elif since > EARLY_STEPS + 2 * self._rules.probe_steps * (
-                    self.batches[where] == 0
+                elif since > (
+                    EARLY_STEPS if self.batches[where] else 2 * self._rules.probe_steps + 1
                 ):  # it has changed, and what other batches took was before
                     del self._disturbances.known[where]
             elif each.trial:

@@ -86,11 +86,11 @@ def test_a_large_batch_would_show_what_a_small_one_hides() -> None:
 
 def test_what_undoes_the_change_before_is_told_from_what_goes_on() -> None:
     known = Disturbances((2, 3))
-    assert known.reverse(1, np.array([-4, 2, 0])) == 0
-    assert known.reverse(1, np.array([-1, 0, 1])) == 0
+    assert known.reverse(1, np.array([-4, 2, 0])) == 0.25
+    assert known.reverse(1, np.array([-1, 0, 1])) == 0.25
     assert known.reverse(1, np.array([3, -1, 0])) == 1
-    assert known.reverse(1, np.array([3, 1, 0])) == pytest.approx(1 / 4)
-    assert known.reverse(0, np.array([1, 0, 0])) == 0
+    assert known.reverse(1, np.array([3, 1, 0])) == pytest.approx(7 / 16)
+    assert known.reverse(0, np.array([1, 0, 0])) == 0.25
 
 
 def test_a_checkpoint_keeps_what_is_known_of_the_first_array() -> None:
