@@ -8,13 +8,13 @@ whose batch is 0 there is parked.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
+from host.policies.batching.stannis import apportion
 
 # A batch that takes exactly the target must not be lost to rounding.
 _ROUNDING = 1 + 1e-9
@@ -49,13 +49,11 @@ class Allocator:
 
     def table_seconds(self, batches: Batches) -> Floats:
         """Return tau_i(b_i), (..., devices); 0 for a batch of 0."""
-        seconds: Floats = self._lookup[self._class_of, batches]
-        return seconds
+        return np.asarray(self._lookup[self._class_of, batches])
 
     def step_seconds(self, batches: Batches, slowdowns: Floats) -> Floats:
         """Return the length of a step, (...): the slowest device's seconds, and the exchange."""
-        seconds: Floats = (self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds
-        return seconds
+        return np.asarray((self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds)
 
     def rate(self, batches: Batches, slowdowns: Floats) -> float:
         """Return records per second; 0 if no device has any."""
@@ -78,9 +76,7 @@ class Allocator:
             caps: (devices,) largest batches.
             most_records: of a step; None for no bound.
         """
-        curves = [
-            (self._curves[number][:cap] * slow, count) for number, slow, cap, count in self._groups(slowdowns, caps)
-        ]
+        curves = self._groups(slowdowns, caps)
         if not curves:
             return 0.0
         targets = np.unique(np.concatenate([self._thin(curve) for curve, _ in curves]))
@@ -97,26 +93,16 @@ class Allocator:
     def trim(batches: Batches, plan: Batches) -> Batches:
         """Return batches with no more records than the plan: devices above theirs give up the rest, in proportion."""
         excess = int(batches.sum() - plan.sum())
-        above = np.maximum(0, batches - plan)
-        if excess <= 0:
-            return batches
-        shares = excess * above / above.sum()
-        taken = np.floor(shares).astype(np.int64)
-        taken[np.argsort(taken - shares, kind="stable")[: excess - int(taken.sum())]] += 1
-        return np.asarray(batches - taken)
+        return batches - apportion(excess, np.maximum(0, batches - plan)) if excess > 0 else batches
 
-    def _groups(self, slowdowns: Floats, caps: Batches) -> Iterator[tuple[int, float, int, int]]:
-        """Yield class, slowdown, largest batch and number of equal devices that have any; most are not slowed."""
-        usual = slowdowns == 1
-        width = int(caps.max(initial=0)) + 1
-        counts = np.bincount((self._class_of * width + caps)[usual])
-        for key in np.flatnonzero(counts).tolist():
-            if key % width:
-                yield key // width, 1.0, key % width, int(counts[key])
-        others = (values[~usual].tolist() for values in (self._class_of, slowdowns, caps))
-        for (number, slow, cap), count in Counter(zip(*others, strict=True)).items():
-            if cap:
-                yield number, slow, cap, count
+    def _groups(self, slowdowns: Floats, caps: Batches) -> list[tuple[Floats, int]]:
+        """Return the seconds of 1 to its largest batch of a device of each kind, and how many there are."""
+        kinds = np.stack([self._class_of, slowdowns, caps], axis=1)[caps > 0]
+        each, counts = np.unique(kinds, axis=0, return_counts=True)
+        return [
+            (self._curves[int(kind)][: int(cap)] * slow, count)
+            for (kind, slow, cap), count in zip(each, counts, strict=True)
+        ]
 
     def _thin(self, curve: Floats) -> Floats:
         if len(curve) <= self._most:

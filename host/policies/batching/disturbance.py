@@ -18,10 +18,9 @@ EARLY_STEPS = 14
 FIRST_WAIT_STEPS, LONGER = 8, 3
 # So many batches of a device are remembered, the last ones.
 MOST_SEEN = 4
-# Of a level, beside its standard error: noise of neighbouring steps is not independent. Of a slope over the factor.
-LEAST_ERROR, PRIOR_SLOPE = 0.02, 1.0
-# Of a level beyond what was seen.
-MOST_ERROR = 0.25
+# Standard error of a level beside its own, for noise of neighbouring steps is not independent; and how it grows with
+# the log of the distance from what was seen.
+LEAST_ERROR, DOUBT_BEYOND = 0.02, 0.05
 # Batches whose seconds differ by less, as a log, say nothing of a slope.
 APART = 0.15
 
@@ -115,9 +114,9 @@ def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Float
     """Return what is believed of every batch, from what was seen of some: logs over the table's seconds, and errors.
 
     With one batch seen the device is slower by one factor. With more its seconds are a line against the table's from
-    one to the next, and beyond them a line of an offset and a slope: that of the last two, as far as it is known better
-    than by `PRIOR_SLOPE`, which is how far a slope is from the factor. That is exact for what is added to every step
-    and for what makes records beyond the first slower. Never less than the table's, or than a factor seen below 1.
+    one to the next, and beyond them the line of the last two goes on: an offset and a slope. That is exact for what is
+    added to every step and for what makes records beyond the first slower. Never less than the table's, or than a
+    factor seen below 1.
 
     Args:
         table: (batches,) seconds of batches from 1 on, never falling.
@@ -135,15 +134,8 @@ def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Float
     if len(at) == 1:
         return np.full(len(table), levels[0]), np.full(len(table), errors[0])
     seconds = np.maximum.accumulate(at * np.exp(levels))
-    deviations = seconds * np.hypot(errors, LEAST_ERROR)
-    line, doubt = np.interp(table, at, seconds), np.interp(table, at, deviations)
-    for end, near, beyond in ((0, 1, table - at[0]), (-1, -2, table - at[-1])):
-        outside = np.minimum(beyond, 0.0) if end == 0 else np.maximum(beyond, 0.0)
-        factor = seconds[end] / at[end]
-        prior, width = PRIOR_SLOPE * factor, abs(at[end] - at[near])
-        error = float(np.hypot(deviations[end], deviations[near])) / width
-        trust = prior**2 / (prior**2 + error**2)
-        line = line + outside * (factor + trust * (abs(seconds[end] - seconds[near]) / width - factor))
-        doubt = doubt + np.abs(outside) * error * trust**0.5
+    slopes, inside = np.diff(seconds) / np.diff(at), np.clip(table, at[0], at[-1])
+    line = np.interp(table, at, seconds) + (table - inside) * np.where(table < at[0], slopes[0], slopes[-1])
     line = np.maximum(line, table * min(1.0, float(np.exp(levels.min()))))
-    return np.log(line / table), np.minimum(doubt / line, MOST_ERROR)
+    errors = np.interp(table, at, np.hypot(errors, LEAST_ERROR)) + DOUBT_BEYOND * np.abs(np.log(table / inside))
+    return np.log(line / table), errors

@@ -58,20 +58,17 @@ class HyperTune:
     @property
     def batches(self) -> Batches:
         """(devices,) records per step as of now; 0 for a device that is parked or gone."""
-        batches: Batches = self._retuner.batches[0].copy()
-        return batches
+        return np.asarray(self._retuner.batches[0].copy())
 
     @property
     def slowdowns(self) -> Floats:
         """(devices,) observed over expected seconds of the same batch, as believed now."""
-        slowdowns: Floats = self._retuner.slowdowns[0]
-        return slowdowns
+        return np.asarray(self._retuner.slowdowns[0])
 
     @property
     def expected_seconds(self) -> Floats:
         """(devices,) believed compute seconds of the present batches; 0 for a batch of 0."""
-        seconds: Floats = self._retuner.expected_seconds[0]
-        return seconds
+        return np.asarray(self._retuner.expected_seconds[0])
 
     def probes(self, step: int) -> Batches:
         """Return (devices,) records that parked devices should compute beside this step.
@@ -79,8 +76,7 @@ class HyperTune:
         Nobody waits for them and their gradients are dropped; `observe` takes their seconds, which is how a parked
         device's recovery is seen.
         """
-        records: Batches = self._retuner.probes(step)[0]
-        return records
+        return np.asarray(self._retuner.probes(step)[0])
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost, and return new batches if they are worth it (see `BatchTuner.observe`).

@@ -111,7 +111,8 @@ class Retuner:
         shape = (rows, len(tables))
         self.allocator = Allocator(tables, sync_seconds)
         self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
-        self._largest = _largest(tables, batches) if shares_records else self._initial
+        most = [table.largest_batch for table in tables]
+        self._largest = np.minimum(MOST_GROWTH * batches, most) if shares_records else self._initial
         self.batches = np.broadcast_to(batches, shape).copy()
         self.alive = np.ones(shape, dtype=np.bool_)
         self.detector = Detector(shape, rules.threshold, rules.window)
@@ -139,8 +140,7 @@ class Retuner:
         """
         due = (step % self._rules.probe_steps == 0) | self.detector.deviating
         parked = self.alive & (self.batches == 0) & (self._initial > 0)
-        probes: Batches = (parked & due).astype(np.int64)
-        return probes
+        return np.asarray((parked & due).astype(np.int64))
 
     def observe(self, step: int, compute_seconds: Floats) -> list[RetuneDecision]:
         """Take what a step cost, NaN where nothing came; return what is decided, in force already.
@@ -227,13 +227,12 @@ class Retuner:
 
     def _settle(self, changed: Flags) -> None:
         """Take levels near the tables' for the tables'."""
-        error = self.detector.standard_error()
-        self.detector.snap(changed & (np.abs(self.detector.level) < np.maximum(SNAP, SNAP_DEVIATIONS * error)))
+        near = np.maximum(SNAP, SNAP_DEVIATIONS * self.detector.standard_error())
+        self.detector.snap(changed & (np.abs(self.detector.level) < near))
 
     def _off(self) -> Flags:
         """Return which devices are not as fast as their tables."""
-        off: Flags = (self.detector.level != 0) | self._disturbances.hidden(self.detector.level)
-        return off
+        return np.asarray((self.detector.level != 0) | self._disturbances.hidden(self.detector.level))
 
     def _follow(self, jumped: Flags, step: int) -> Flags:
         """See which disturbances are others or over, and which may be; return of which devices to think for that."""
@@ -247,6 +246,8 @@ class Retuner:
                     EARLY_STEPS if self.batches[where] else 2 * self._rules.probe_steps + 1
                 ):  # it has changed, and what other batches took was before
                     del self._disturbances.known[where]
+            elif each.trial and self.batches[where] != each.trial:  # that did not pay
+                each.put_off(step, 1)
             elif each.trial:
                 if since > self._rules.window and not self.detector.deviating[where]:  # it is over
                     del self._disturbances.known[where]
@@ -297,7 +298,6 @@ class Retuner:
         batches = self._choose(row, allocator, slowdowns)
         if np.array_equal(batches, present):
             self.dirty[row] = False
-            self._stay(row, step)
             return None
         # What is known of few steps may be wrong: the present batches get the benefit of the doubt.
         lenient, doubted = self._pace(row, self._zeros - DOUBT, self._zeros)
@@ -308,7 +308,6 @@ class Retuner:
         free = 0 if self._off()[row][batches != present].any() else FREE_RETURNS
         least = 0.0 if returns.any() else _least_gain(float(self._durations.recent[row]) - free)
         if share <= least or gain <= self._rules.cost_steps:
-            self._stay(row, step)
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):
@@ -318,12 +317,6 @@ class Retuner:
         self.dirty[row] = False
         self._durations.recent[row] += self._disturbances.reverse(row, batches - present)
         return RetuneDecision(row, present, batches, gain)
-
-    def _stay(self, row: int, step: int) -> None:
-        """Put off what was to be tried: it does not pay yet."""
-        for device, each in self._disturbances.of_row(row):
-            if each.trial and each.trial != self.batches[row, device]:
-                each.put_off(step, 1)
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""
@@ -355,10 +348,9 @@ class Retuner:
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
         kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
-        free = safely.fill(safely.best_target(safe, caps), safe, caps)
         shared = safely.fill(safely.best_target(safe, largest, int(self._initial.sum())), safe, largest)
         best = allocator.trim(kept, self._initial)
-        for other in (plan, free, allocator.trim(shared, self._initial)):
+        for other in (plan, allocator.trim(shared, self._initial)):
             if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
                 best = other
         return best
@@ -374,9 +366,12 @@ class Retuner:
 
     @cached_property
     def _quantiles(self) -> Floats:
-        """(devices,) how many standard errors above its mean each one's slowdown is taken for."""
+        """(devices,) how many standard errors above its mean each one's slowdown is taken for: quantile 1 - h, or 0.5.
+
+        A record too many makes everyone wait, one too few costs the device's share h of it: the newsvendor's problem.
+        """
         shares = self._initial / max(1, int(self._initial.sum()))
-        return np.array([_newsvendor(float(share)) for share in shares])
+        return np.array([NormalDist().inv_cdf(min(max(0.5, 1 - share), 0.999)) for share in shares.tolist()])
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
@@ -390,19 +385,6 @@ class Retuner:
         return self.allocator.table_seconds(np.maximum(self.batches, 1))
 
 
-def _largest(tables: Sequence[SpeedTable], batches: Batches) -> Batches:
-    """Return how many records each device may have when others have fewer."""
-    return np.minimum(MOST_GROWTH * batches, [table.largest_batch for table in tables])
-
-
 def _least_gain(recent: float) -> float:
     """Return the share of the rate that a retune has to win after so many of late: small ones soon have to wait."""
     return 0.0 if recent < 0 else float(min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent))
-
-
-def _newsvendor(share: float) -> float:
-    """Return how many standard errors above its mean a slowdown is taken for: the quantile 1 - h, 0.5 at least.
-
-    A record too many makes everyone wait, one too few costs the device's share h of it: the newsvendor's problem.
-    """
-    return NormalDist().inv_cdf(min(max(0.5, 1 - share), 0.999))
