@@ -278,9 +278,11 @@ class Retuner:
 
     def _levels(self, row: int, device: int, each: Disturbance) -> tuple[Floats, Floats]:
         """Return what is believed of every batch of a disturbed device: see `fit_levels`."""
+        present, points = max(1, int(self.batches[row, device])), each.seen.copy()
+        points.pop(present, None)  # the present one is the last
         estimate, error = self.detector.estimate(row)[device], self.detector.standard_error(row)[device]
-        present = {max(1, int(self.batches[row, device])): (float(estimate), float(error))}
-        return fit_levels(self.allocator.tables[device].step_seconds, each.seen | present)
+        points[present] = float(estimate), float(error)
+        return fit_levels(self.allocator.tables[device].step_seconds, points)
 
     def _pace(self, row: int, deviations: Floats, lead: Floats) -> Pace:
         """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too."""
