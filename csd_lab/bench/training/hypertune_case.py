@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from csd_lab.bench.training.hypertune_disturbances import Course, draw_course, join_periods
+from csd_lab.bench.training.hypertune_disturbances import DisturbanceCourse, draw_course, join_periods
 from csd_lab.bench.training.hypertune_drives import Seconds, WorldArray, draw_array
 from csd_lab.bench.training.hypertune_oracle import Whole, best_batches
 from csd_lab.bench.training.hypertune_ranges import KINDS, WorldRanges
@@ -33,7 +33,7 @@ class WorldCase:
     """
 
     array: WorldArray
-    course: Course
+    course: DisturbanceCourse
     arguments: TunerArguments
     exchange_seconds: float
 

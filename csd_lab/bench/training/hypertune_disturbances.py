@@ -30,7 +30,7 @@ class Period:
 
 
 @dataclass(frozen=True)
-class Course:
+class DisturbanceCourse:
     """What happens to an array.
 
     Attributes:
@@ -51,7 +51,7 @@ class Course:
 
 def draw_course(
     draw: np.random.Generator, kind: str, array: WorldArray, step_seconds: float, ranges: DisturbanceRanges
-) -> Course:
+) -> DisturbanceCourse:
     """Draw what happens to an array; `step_seconds` are the compute seconds of its plan."""
     returns = kind == "bursts"
     count = whole(draw, ranges.return_count if returns else ranges.count)
@@ -72,7 +72,7 @@ def draw_course(
         periods.append(Period(whole(draw, quiet), array.seconds, ()))
     steps = sum(period.steps for period in periods)
     factors, bursts = _factors(draw, kind, (steps, len(array.seconds)), array.noise, ranges)
-    return Course(tuple(periods), factors, tuple(bursts))
+    return DisturbanceCourse(tuple(periods), factors, tuple(bursts))
 
 
 def _disturb(

@@ -9,6 +9,8 @@ from host.policies.batching.detector import Flags
 
 # How long a disturbance is taken to last, before any has ended.
 PRIOR_STEPS = 64.0
+# So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
+RECHECK_STEPS = 16
 # What a retune counts for in `Durations.recent` halves in so many steps.
 HALF_STEPS = 200.0
 # A device that became slower twice within so many steps, by about as much and without recovering, is drifting: it is
@@ -29,6 +31,7 @@ class Durations:
 
     Attributes:
         recent: (rows,) retunes, a quarter of those that undo nothing, old ones counted less.
+        recheck: (rows, 2) step after which an array is thought over without a new cause, and how long after the last.
     """
 
     def __init__(self, rows: int) -> None:
@@ -36,6 +39,7 @@ class Durations:
         self.steps = np.full((rows, 2), PRIOR_STEPS)
         self.ends = np.ones((rows, 2))
         self.recent = np.zeros(rows)
+        self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
 
     def observe(self, was_off: Flags, off: Flags, alive: Flags) -> None:
         """Take which devices were off their tables' speeds before a step and are after it, of those that live."""

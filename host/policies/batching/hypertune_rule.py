@@ -19,8 +19,8 @@ from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Detector, Flags
-from host.policies.batching.disturbance import EARLY_STEPS, Disturbance, Disturbances, fit_levels
-from host.policies.batching.forecast import Drifts, Durations
+from host.policies.batching.forecast import RECHECK_STEPS, Drifts, Durations
+from host.policies.batching.slowed_devices import EARLY_STEPS, SlowedDevice, SlowedDevices, fit_levels
 
 # Seconds of every device's batches, and what they are multiplied by.
 Pace = tuple[Allocator, Floats]
@@ -40,15 +40,13 @@ SMALL = 0.05
 DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
-# So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
-RECHECK_STEPS = 16
 # A batch with which it is tried whether a disturbance is over shows it by so many times a jump's threshold.
 TRIAL_THRESHOLDS = 2.0
 # Nobody takes over more than makes its batch so many times the plan's.
 MOST_GROWTH = 4
 _STATE = {
-    "": ("batches", "alive", "dirty", "recheck"),
-    "_durations": ("steps", "ends", "recent"),
+    "": ("batches", "alive", "dirty"),
+    "_durations": ("steps", "ends", "recent", "recheck"),
     "_disturbances": ("changed_at", "moved"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
@@ -119,9 +117,7 @@ class Retuner:
         # Levels that are new since the last plan.
         self.dirty = np.zeros(shape, dtype=np.bool_)
         self._durations, self._drifts = Durations(rows), Drifts(shape)
-        # The step after which a row is thought over without a new cause, and how long after the one before.
-        self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
-        self._disturbances = Disturbances(shape)
+        self._disturbances = SlowedDevices(shape)
 
     @property
     def slowdowns(self) -> Floats:
@@ -188,7 +184,7 @@ class Retuner:
         self._drifts.reset(which)
         self._disturbances.forget(which)
         self.dirty |= which
-        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
+        self._durations.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
 
     def dump(self) -> dict[str, Any]:
         """Return what has been learnt of the first array, in JSON's types."""
@@ -219,10 +215,10 @@ class Retuner:
 
     def _due(self, news: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come."""
-        self.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
-        come = step >= self.recheck[:, 0]
-        self.recheck[come, 1] *= 2
-        self.recheck[come, 0] = step + self.recheck[come, 1]
+        self._durations.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
+        come = step >= self._durations.recheck[:, 0]
+        self._durations.recheck[come, 1] *= 2
+        self._durations.recheck[come, 0] = step + self._durations.recheck[come, 1]
         return news | come
 
     def _settle(self, changed: Flags) -> None:
@@ -256,7 +252,7 @@ class Retuner:
                 news[where] = self._try(where, each, step)
         return news
 
-    def _try(self, where: tuple[int, int], each: Disturbance, step: int) -> bool:
+    def _try(self, where: tuple[int, int], each: SlowedDevice, step: int) -> bool:
         """Begin to try whether a disturbance is over that the present batch does not show; return whether it is."""
         row, device = where
         present, home = max(1, int(self.batches[where])), int(self._initial[device])
@@ -276,7 +272,7 @@ class Retuner:
         each.trial = min([home, *shown, *each.slowed(least)])
         return True
 
-    def _levels(self, row: int, device: int, each: Disturbance) -> tuple[Floats, Floats]:
+    def _levels(self, row: int, device: int, each: SlowedDevice) -> tuple[Floats, Floats]:
         """Return what is believed of every batch of a disturbed device: see `fit_levels`."""
         present, points = max(1, int(self.batches[row, device])), each.seen.copy()
         points.pop(present, None)  # the present one is the last
@@ -329,7 +325,7 @@ class Retuner:
                 batches[device] = min(int(batches[device]), each.trial)
         for device in np.flatnonzero((batches != self.batches[row]) & self.alive[row]).tolist():
             if level[device] or (row, device) in known:
-                each = known.setdefault((row, device), Disturbance())
+                each = known.setdefault((row, device), SlowedDevice())
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))

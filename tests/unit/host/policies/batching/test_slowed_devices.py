@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host.policies.batching.disturbance import APART, MOST_SEEN, Disturbance, Disturbances, fit_levels
+from host.policies.batching.slowed_devices import APART, MOST_SEEN, SlowedDevice, SlowedDevices, fit_levels
 from tests.support.examples import examples
 
 TABLE = 2.0 + 0.5 * np.arange(1, 201)
@@ -65,7 +65,7 @@ def test_of_batches_that_are_near_each_other_the_last_one_counts() -> None:
 
 
 def test_only_the_last_batches_are_remembered_and_waits_grow() -> None:
-    known = Disturbance()
+    known = SlowedDevice()
     for batch in range(1, 8):
         known.see(batch, 0.1 * batch, 0.01)
     known.see(4, 0.5, 0.01)
@@ -78,14 +78,14 @@ def test_only_the_last_batches_are_remembered_and_waits_grow() -> None:
 
 
 def test_a_large_batch_would_show_what_a_small_one_hides() -> None:
-    known = Disturbance()
+    known = SlowedDevice()
     known.see(150, 1.2, 0.01)
     assert known.shows(TABLE, 100, 0.16)
     assert not known.shows(TABLE, 1, 0.16)
 
 
 def test_what_undoes_the_change_before_is_told_from_what_goes_on() -> None:
-    known = Disturbances((2, 3))
+    known = SlowedDevices((2, 3))
     assert known.reverse(1, np.array([-4, 2, 0])) == 0.25
     assert known.reverse(1, np.array([-1, 0, 1])) == 0.25
     assert known.reverse(1, np.array([3, -1, 0])) == 1
@@ -94,9 +94,9 @@ def test_what_undoes_the_change_before_is_told_from_what_goes_on() -> None:
 
 
 def test_a_checkpoint_keeps_what_is_known_of_the_first_array() -> None:
-    known = Disturbances((1, 2))
-    known.known[0, 1] = Disturbance({3: (0.5, 0.1), 9: (0.7, 0.2)}, 40, 32, 5)
-    again = Disturbances((1, 2))
+    known = SlowedDevices((1, 2))
+    known.known[0, 1] = SlowedDevice({3: (0.5, 0.1), 9: (0.7, 0.2)}, 40, 32, 5)
+    again = SlowedDevices((1, 2))
     again.load(json.loads(json.dumps(known.dump())))
     assert again.known == known.known
     again.forget(np.array([[False, True]]))

@@ -28,7 +28,7 @@ Seen = tuple[float, float]
 
 
 @dataclass
-class Disturbance:
+class SlowedDevice:
     """A device that is off its table, since it got another batch for that.
 
     Attributes:
@@ -66,15 +66,15 @@ class Disturbance:
         self.due = step + self.wait
 
 
-class Disturbances:
+class SlowedDevices:
     """Those of many arrays' devices; since when each has its present batch, and whether that grew or fell (1, -1)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         """Know of none."""
-        self.known: dict[tuple[int, int], Disturbance] = {}
+        self.known: dict[tuple[int, int], SlowedDevice] = {}
         self.changed_at, self.moved = np.zeros(shape, dtype=np.int64), np.zeros(shape)
 
-    def of_row(self, row: int) -> Iterator[tuple[int, Disturbance]]:
+    def of_row(self, row: int) -> Iterator[tuple[int, SlowedDevice]]:
         """Yield the devices of an array that have one, and theirs."""
         return ((device, each) for (where, device), each in self.known.items() if where == row)
 
@@ -105,7 +105,7 @@ class Disturbances:
     def load(self, state: list[list[Any]]) -> None:
         """Take what `dump` returned."""
         self.known = {
-            (0, device): Disturbance({int(batch): (level, error) for batch, level, error in seen}, due, wait, trial)
+            (0, device): SlowedDevice({int(batch): (level, error) for batch, level, error in seen}, due, wait, trial)
             for device, seen, due, wait, trial in state
         }
 
