@@ -28,6 +28,7 @@ BENCHES = {
     **dict.fromkeys(("stannis", "hypertune"), "training.tuned_batches"),
     "stannis_world": "stannis.bench_stannis_world",
     "hypertune_sim": "training.bench_hypertune_sim",
+    "hypertune_world": "training.bench_hypertune_world",
     "comm": "communication.comm_wall",
     "bytescheduler_world": "communication.bytescheduler.bytescheduler_world",
     "placement": "placement.placements",

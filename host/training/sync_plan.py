@@ -145,9 +145,8 @@ class SyncPlan:
 
     def _make_tuner(self, tables: list[SpeedTable] | None) -> BatchTuner:
         rules = make_rules(self.job.sync.tuning)
-        arguments = TunerArguments(
-            tables, np.array(self.batches), self.nodes, self.steps, self.sync_seconds, tuning_rules=rules
-        )
+        first, shared = np.array(self.batches), self.public_size > 0
+        arguments = TunerArguments(tables, first, self.nodes, self.steps, self.sync_seconds, rules, shared)
         return make_tuner(self.job.tuner, arguments, self.plugin)
 
     def of_nodes(self, numbers: Sequence[int], batches: Sequence[int], sync_seconds: float) -> SyncPlan:

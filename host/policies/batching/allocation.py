@@ -1,19 +1,20 @@
-"""The batches that make an array fastest, given how slow its devices are; none larger than at the start. Pure.
+"""The batches that make an array fastest, given how slow its devices are. Pure.
 
 With slowdowns s_i, a target T gives every device ``b_i(T) = max{b <= cap_i : s_i tau_i(b) <= T}``, and the array the
-rate ``X(T) = sum b_i(T) / (max_i s_i tau_i(b_i(T)) + sync)``. Between two T at which some b_i grows, X is constant, so
-the best T is one of the ``s_i tau_i(b)``: all are tried. A device whose batch is 0 there is parked.
+rate ``X(T) = min(sum b_i(T), most) / (max_i s_i tau_i(b_i(T)) + sync)``. Between
+two T at which some b_i grows, X is constant, so the best T is one of the ``s_i tau_i(b)``: all are tried. A device
+whose batch is 0 there is parked.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
+from host.policies.batching.stannis import apportion
 
 # A batch that takes exactly the target must not be lost to rounding.
 _ROUNDING = 1 + 1e-9
@@ -31,7 +32,7 @@ class Allocator:
             most_targets: so many targets of each device are tried, spread over its batches.
         """
         classes = list({id(table): table for table in tables}.values())
-        self.sync_seconds, self._most = sync_seconds, most_targets
+        self.tables, self.sync_seconds, self._most = list(tables), sync_seconds, most_targets
         self._curves = [table.step_seconds for table in classes]
         self._class_of = np.array([next(n for n, own in enumerate(classes) if own is table) for table in tables])
         self._members = [np.flatnonzero(self._class_of == number) for number in range(len(classes))]
@@ -39,15 +40,20 @@ class Allocator:
         for row, curve in zip(self._lookup, self._curves, strict=True):
             row[0], row[1 : len(curve) + 1] = 0.0, curve
 
+    def replaced(self, own: Mapping[int, Floats]) -> Allocator:
+        """Return that of an array in which some devices have seconds of their own, (batches,) by the device."""
+        if not own:
+            return self
+        tables = [SpeedTable(each.name, own[n]) if n in own else each for n, each in enumerate(self.tables)]
+        return Allocator(tables, self.sync_seconds, self._most)
+
     def table_seconds(self, batches: Batches) -> Floats:
         """Return tau_i(b_i), (..., devices); 0 for a batch of 0."""
-        seconds: Floats = self._lookup[self._class_of, batches]
-        return seconds
+        return np.asarray(self._lookup[self._class_of, batches])
 
     def step_seconds(self, batches: Batches, slowdowns: Floats) -> Floats:
         """Return the length of a step, (...): the slowest device's seconds, and the exchange."""
-        seconds: Floats = (self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds
-        return seconds
+        return np.asarray((self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds)
 
     def rate(self, batches: Batches, slowdowns: Floats) -> float:
         """Return records per second; 0 if no device has any."""
@@ -62,11 +68,15 @@ class Allocator:
             batches[members] = np.minimum(np.searchsorted(curve, limits, side="right"), caps[members])
         return batches
 
-    def best_target(self, slowdowns: Floats, caps: Batches) -> float:
-        """Return the T with the highest rate, the largest of several; 0 if there is no device."""
-        curves = [
-            (self._curves[number][:cap] * slow, count) for number, slow, cap, count in self._groups(slowdowns, caps)
-        ]
+    def best_target(self, slowdowns: Floats, caps: Batches, most_records: int | None = None) -> float:
+        """Return the T with the highest rate, the largest of several; 0 if there is no device.
+
+        Args:
+            slowdowns: (devices,) what the tables' seconds are multiplied by.
+            caps: (devices,) largest batches.
+            most_records: of a step; None for no bound.
+        """
+        curves = self._groups(slowdowns, caps)
         if not curves:
             return 0.0
         targets = np.unique(np.concatenate([self._thin(curve) for curve, _ in curves]))
@@ -76,21 +86,23 @@ class Allocator:
         counts = np.repeat([count for _, count in curves], [len(curve) for curve, _ in curves])
         done = np.concatenate([[0], np.cumsum(counts[order])])
         totals = done[np.searchsorted(points[order], targets * _ROUNDING, side="right")]
-        rates = totals / (targets + self.sync_seconds)
+        rates = np.minimum(totals, totals[-1] if most_records is None else most_records) / (targets + self.sync_seconds)
         return float(targets[len(rates) - 1 - int(rates[::-1].argmax())])
 
-    def _groups(self, slowdowns: Floats, caps: Batches) -> Iterator[tuple[int, float, int, int]]:
-        """Yield class, slowdown, largest batch and number of equal devices that have any; most are not slowed."""
-        usual = slowdowns == 1
-        width = int(caps.max(initial=0)) + 1
-        counts = np.bincount((self._class_of * width + caps)[usual])
-        for key in np.flatnonzero(counts).tolist():
-            if key % width:
-                yield key // width, 1.0, key % width, int(counts[key])
-        others = (values[~usual].tolist() for values in (self._class_of, slowdowns, caps))
-        for (number, slow, cap), count in Counter(zip(*others, strict=True)).items():
-            if cap:
-                yield number, slow, cap, count
+    @staticmethod
+    def trim(batches: Batches, plan: Batches) -> Batches:
+        """Return batches with no more records than the plan: devices above theirs give up the rest, in proportion."""
+        excess = int(batches.sum() - plan.sum())
+        return batches - apportion(excess, np.maximum(0, batches - plan)) if excess > 0 else batches
+
+    def _groups(self, slowdowns: Floats, caps: Batches) -> list[tuple[Floats, int]]:
+        """Return the seconds of 1 to its largest batch of a device of each kind, and how many there are."""
+        kinds = np.stack([self._class_of, slowdowns, caps], axis=1)[caps > 0]
+        each, counts = np.unique(kinds, axis=0, return_counts=True)
+        return [
+            (self._curves[int(kind)][: int(cap)] * slow, count)
+            for (kind, slow, cap), count in zip(each, counts, strict=True)
+        ]
 
     def _thin(self, curve: Floats) -> Floats:
         if len(curve) <= self._most:

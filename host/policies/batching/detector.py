@@ -107,8 +107,7 @@ class Detector:
     @property
     def deviating(self) -> Flags:
         """Devices whose last observed steps were beyond the threshold, not yet for a whole window."""
-        flags: Flags = self._large.length != 0
-        return flags
+        return np.asarray(self._large.length != 0)
 
     def observe(self, log_ratio: Floats) -> SpeedChanges:
         """Take log(observed / the table's seconds) of one step; NaN, for nothing observed, changes nothing."""
@@ -213,8 +212,7 @@ class _Run:
     @property
     def mean(self) -> Floats:
         """Of the residuals but the first; of that one if there is no other."""
-        mean: Floats = self.total / np.maximum(1, np.abs(self.length) - 1)
-        return mean
+        return np.asarray(self.total / np.maximum(1, np.abs(self.length) - 1))
 
     def observe(self, residual: Floats, limit: Floats, seen: Flags) -> Flags:
         """Take a step's residuals; return where the window is full."""

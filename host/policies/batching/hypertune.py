@@ -27,16 +27,19 @@ class HyperTune:
         total_steps: int | None = None,
         sync_seconds: float = 0.0,
         names: Sequence[str] | None = None,
+        shares_records: bool = False,
     ) -> None:
         """Begin with a plan.
 
         Args:
             tables: of each device, in participant order; devices of a class share one.
-            batches: (devices,) of the plan; no device ever gets more.
+            batches: (devices,) of the plan.
             tuning_rules: when a retune is made.
             total_steps: of the run; None if nobody knows.
             sync_seconds: what the exchange adds to each step.
             names: of the devices, for people.
+            shares_records: whether one device may take over what another one is too slow for; if not, none gets more
+                than its batch of the plan. The step never has more records than the plan's.
 
         Raises:
             ConfigurationError: there is no device, a batch does not fit, or the lengths differ.
@@ -50,25 +53,22 @@ class HyperTune:
             table.seconds(int(batch))
         self._names = list(names) if names is not None else [f"device {number}" for number in range(len(tables))]
         self._rules, self._initial = tuning_rules or RetuneRules(), first
-        self._retuner = Retuner(tables, first, self._rules, total_steps, sync_seconds)
+        self._retuner = Retuner(tables, first, self._rules, total_steps, sync_seconds, shares_records=shares_records)
 
     @property
     def batches(self) -> Batches:
         """(devices,) records per step as of now; 0 for a device that is parked or gone."""
-        batches: Batches = self._retuner.batches[0].copy()
-        return batches
+        return np.asarray(self._retuner.batches[0].copy())
 
     @property
     def slowdowns(self) -> Floats:
         """(devices,) observed over expected seconds of the same batch, as believed now."""
-        slowdowns: Floats = self._retuner.slowdowns[0]
-        return slowdowns
+        return np.asarray(self._retuner.slowdowns[0])
 
     @property
     def expected_seconds(self) -> Floats:
         """(devices,) believed compute seconds of the present batches; 0 for a batch of 0."""
-        seconds: Floats = self._retuner.expected_seconds[0]
-        return seconds
+        return np.asarray(self._retuner.expected_seconds[0])
 
     def probes(self, step: int) -> Batches:
         """Return (devices,) records that parked devices should compute beside this step.
@@ -76,8 +76,7 @@ class HyperTune:
         Nobody waits for them and their gradients are dropped; `observe` takes their seconds, which is how a parked
         device's recovery is seen.
         """
-        records: Batches = self._retuner.probes(step)[0]
-        return records
+        return np.asarray(self._retuner.probes(step)[0])
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost, and return new batches if they are worth it (see `BatchTuner.observe`).
@@ -140,9 +139,10 @@ class HyperTune:
         if not 0 <= device < len(self._initial):
             raise ConfigurationError(f"device {device} is not between 0 and {len(self._initial) - 1}")
         which = np.zeros((1, len(self._initial)), dtype=np.bool_)
-        which[0, device] = True
+        which[0, device], before = True, self.batches
         act(which)
-        return Retune(self.batches, (device,), self.slowdowns, f"{self._names[device]} {verb}", 0.0)
+        changed = {device, *np.flatnonzero(self.batches != before).tolist()}
+        return Retune(self.batches, tuple(sorted(changed)), self.slowdowns, f"{self._names[device]} {verb}", 0.0)
 
     def _retune(self, decision: RetuneDecision, step: int) -> Retune:
         changed = np.flatnonzero(decision.before != decision.after)

@@ -19,21 +19,35 @@ from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Detector, Flags
-from host.policies.batching.forecast import Drifts, Durations
+from host.policies.batching.forecast import RECHECK_STEPS, Drifts, Durations
+from host.policies.batching.slowed_devices import EARLY_STEPS, SlowedDevice, SlowedDevices, fit_levels
 
+# Seconds of every device's batches, and what they are multiplied by.
+Pace = tuple[Allocator, Floats]
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
 PREFERENCE = 0.01
 # A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
 MIN_GAIN = 0.005
+# For each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
+SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 3.0, 0.04, 1.2
+# A device with less than this share of its batch of the plan gets it back whenever that pays.
+RETURNED = 0.8
+# So many retunes of late do not count where all that change are as fast as their tables.
+FREE_RETURNS = 2
+# A device that is off its table by no more keeps its batch, unless another target is better for all.
+SMALL = 0.05
 # The present batches are judged by levels that are so many standard errors lower.
 DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
-# So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
-RECHECK_STEPS = 16
+# A batch with which it is tried whether a disturbance is over shows it by so many times a jump's threshold.
+TRIAL_THRESHOLDS = 2.0
+# Nobody takes over more than makes its batch so many times the plan's.
+MOST_GROWTH = 4
 _STATE = {
-    "": ("batches", "alive", "dirty", "recheck"),
-    "_durations": ("steps", "ends"),
+    "": ("batches", "alive", "dirty"),
+    "_durations": ("steps", "ends", "recent", "recheck"),
+    "_disturbances": ("changed_at", "moved"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
 
@@ -89,21 +103,21 @@ class Retuner:
         total_steps: int | None = None,
         sync_seconds: float = 0.0,
         rows: int = 1,
+        shares_records: bool = False,
     ) -> None:
-        """Begin with the plan's batches, (devices,), which are also the largest that any device ever gets."""
+        """Begin with the plan's batches, (devices,): the largest that a device gets, unless devices share records."""
         shape = (rows, len(tables))
         self.allocator = Allocator(tables, sync_seconds)
         self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
+        most = [table.largest_batch for table in tables]
+        self._largest = np.minimum(MOST_GROWTH * batches, most) if shares_records else self._initial
         self.batches = np.broadcast_to(batches, shape).copy()
         self.alive = np.ones(shape, dtype=np.bool_)
         self.detector = Detector(shape, rules.threshold, rules.window)
         # Levels that are new since the last plan.
         self.dirty = np.zeros(shape, dtype=np.bool_)
         self._durations, self._drifts = Durations(rows), Drifts(shape)
-        # The step after which a row is thought over without a new cause, and how long after the one before.
-        self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
-        # Table seconds of the present batches, of parked devices those of a probe of one record; None until asked for.
-        self._known: Floats | None = None
+        self._disturbances = SlowedDevices(shape)
 
     @property
     def slowdowns(self) -> Floats:
@@ -122,8 +136,7 @@ class Retuner:
         """
         due = (step % self._rules.probe_steps == 0) | self.detector.deviating
         parked = self.alive & (self.batches == 0) & (self._initial > 0)
-        probes: Batches = (parked & due).astype(np.int64)
-        return probes
+        return np.asarray((parked & due).astype(np.int64))
 
     def observe(self, step: int, compute_seconds: Floats) -> list[RetuneDecision]:
         """Take what a step cost, NaN where nothing came; return what is decided, in force already.
@@ -135,12 +148,14 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before = self.detector.level.copy()
-        changed = self.detector.observe(log_ratio).any
+        before, was_off = self.detector.level.copy(), self._off()
+        changes = self.detector.observe(log_ratio)
+        changed = changes.any
         if changed.any():
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
-        self._durations.observe(before != 0, self.detector.level != 0, self.alive)
+        over |= self._follow(changes.jumped, step)
+        self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
         due = self._due(np.any(changed, axis=1), step) | over.any(axis=1)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
@@ -155,9 +170,11 @@ class Retuner:
         self._forget(which)
 
     def join(self, which: Flags) -> None:
-        """Take devices back, with their first batches and their tables' speeds."""
+        """Take devices back, with their first batches and their tables' speeds; what others took over returns."""
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
+        for row in np.flatnonzero(which.any(axis=1)):
+            self.batches[row] = self.allocator.trim(self.batches[row], self._initial)
         self._forget(which)
         self.detector.skip_next(which)
 
@@ -165,21 +182,21 @@ class Retuner:
         """Know nothing of devices that have left or come back."""
         self.detector.reset(which)
         self._drifts.reset(which)
+        self._disturbances.forget(which)
         self.dirty |= which
-        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
-        self._known = None
+        self._durations.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
 
     def dump(self) -> dict[str, Any]:
         """Return what has been learnt of the first array, in JSON's types."""
         own = {name: array[0].tolist() for name, array in self._arrays()}
-        return own | {"detector": self.detector.state()}
+        return own | {"detector": self.detector.state(), "disturbances": self._disturbances.dump()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `dump` returned."""
         for name, array in self._arrays():
-            array[0] = state[name]
+            array[0] = state.get(name, array[0])  # of the release before: without `recent` and `changed_at`
         self.detector.load_state(state["detector"])
-        self._known = None
+        self._disturbances.load(state.get("disturbances", []))
 
     def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for part, names in _STATE.items():
@@ -188,59 +205,150 @@ class Retuner:
 
     def best_rate(self, row: int) -> float:
         """Return the records per second that the believed speeds allow, by compute alone: without the exchange."""
-        slowdowns, caps = np.exp(self.detector.estimate(row)), np.where(self.alive[row], self._initial, 0)
-        batches = self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps)
-        seconds = float((self.allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
+        (allocator, slowdowns), caps = (
+            self._pace(row, self._zeros, self._zeros),
+            np.where(self.alive[row], self._initial, 0),
+        )
+        batches = allocator.fill(allocator.best_target(slowdowns, caps), slowdowns, caps)
+        seconds = float((allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
         return float(batches.sum()) / seconds if seconds else 0.0
 
     def _due(self, news: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come."""
-        self.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
-        come = step >= self.recheck[:, 0]
-        self.recheck[come, 1] *= 2
-        self.recheck[come, 0] = step + self.recheck[come, 1]
+        self._durations.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
+        come = step >= self._durations.recheck[:, 0]
+        self._durations.recheck[come, 1] *= 2
+        self._durations.recheck[come, 0] = step + self._durations.recheck[come, 1]
         return news | come
 
     def _settle(self, changed: Flags) -> None:
         """Take levels near the tables' for the tables'."""
-        error = self.detector.standard_error()
-        self.detector.snap(changed & (np.abs(self.detector.level) < np.maximum(SNAP, SNAP_DEVIATIONS * error)))
+        near = np.maximum(SNAP, SNAP_DEVIATIONS * self.detector.standard_error())
+        self.detector.snap(changed & (np.abs(self.detector.level) < near))
+
+    def _off(self) -> Flags:
+        """Return which devices are not as fast as their tables."""
+        return np.asarray((self.detector.level != 0) | self._disturbances.hidden(self.detector.level))
+
+    def _follow(self, jumped: Flags, step: int) -> Flags:
+        """See which disturbances are others or over, and which may be; return of which devices to think for that."""
+        news = np.zeros(jumped.shape, dtype=np.bool_)
+        for where, each in list(self._disturbances.known.items()):
+            since = step - int(self._disturbances.changed_at[where])
+            if jumped[where]:
+                if each.trial:  # it is not over
+                    each.put_off(step)
+                elif since > (
+                    EARLY_STEPS if self.batches[where] else 2 * self._rules.probe_steps + 1
+                ):  # it has changed, and what other batches took was before
+                    del self._disturbances.known[where]
+            elif each.trial and self.batches[where] != each.trial:  # that did not pay
+                each.put_off(step, 1)
+            elif each.trial:
+                if since > self._rules.window and not self.detector.deviating[where]:  # it is over
+                    del self._disturbances.known[where]
+                    news[where] = True
+            elif self.detector.level[where] == 0 and step >= each.due:
+                news[where] = self._try(where, each, step)
+        return news
+
+    def _try(self, where: tuple[int, int], each: SlowedDevice, step: int) -> bool:
+        """Begin to try whether a disturbance is over that the present batch does not show; return whether it is."""
+        row, device = where
+        present, home = max(1, int(self.batches[where])), int(self._initial[device])
+        least = TRIAL_THRESHOLDS * float(self.detector.thresholds[where])
+        if not each.slowed(least) or present >= home:  # it never was much, or the plan's batch does not show it
+            del self._disturbances.known[where]
+            return True
+        if not each.due:
+            each.put_off(step, 1)
+            # Even one that leaves a batch of 1 unharmed would be seen here.
+            if not each.shows(self.allocator.tables[device].step_seconds, present, least):
+                return False
+            each.trial = home
+            return True
+        levels, _ = self._levels(row, device, each)
+        shown = (present + 1 + np.flatnonzero(levels[present:home] >= least)).tolist()
+        each.trial = min([home, *shown, *each.slowed(least)])
+        return True
+
+    def _levels(self, row: int, device: int, each: SlowedDevice) -> tuple[Floats, Floats]:
+        """Return what is believed of every batch of a disturbed device: see `fit_levels`."""
+        present, points = max(1, int(self.batches[row, device])), each.seen.copy()
+        points.pop(present, None)  # the present one is the last
+        estimate, error = self.detector.estimate(row)[device], self.detector.standard_error(row)[device]
+        points[present] = float(estimate), float(error)
+        return fit_levels(self.allocator.tables[device].step_seconds, points)
+
+    def _pace(self, row: int, deviations: Floats, lead: Floats) -> Pace:
+        """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too."""
+        slowdowns = np.exp(self.detector.estimate(row) + deviations * self.detector.standard_error(row) + lead)
+        own = dict[int, Floats]()
+        for device, each in self._disturbances.of_row(row):
+            if not each.trial:
+                levels, errors = self._levels(row, device, each)
+                seconds = self.allocator.tables[device].step_seconds * np.exp(levels + deviations[device] * errors)
+                own[device], slowdowns[device] = np.maximum.accumulate(seconds), np.exp(lead[device])
+        return self.allocator.replaced(own), slowdowns
 
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
-        present, slowdowns = self.batches[row].copy(), np.exp(self.detector.estimate(row))
-        batches = self._choose(row, slowdowns)
+        present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row, self._zeros, self._zeros)
+        batches = self._choose(row, allocator, slowdowns)
         if np.array_equal(batches, present):
             self.dirty[row] = False
             return None
         # What is known of few steps may be wrong: the present batches get the benefit of the doubt.
-        lenient = slowdowns * np.exp(-DOUBT * self.detector.standard_error(row))
-        now, then = self.allocator.rate(present, lenient), self.allocator.rate(batches, slowdowns)
+        lenient, doubted = self._pace(row, self._zeros - DOUBT, self._zeros)
+        now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        going_home = not self.detector.level[row][present != batches].any()
-        if share <= (0.0 if going_home else MIN_GAIN) or gain <= self._rules.cost_steps:
+        returns = (batches > present) & (present < RETURNED * self._initial) & ~self._off()[row]
+        free = 0 if self._off()[row][batches != present].any() else FREE_RETURNS
+        least = 0.0 if returns.any() else _least_gain(float(self._durations.recent[row]) - free)
+        if share <= least or gain <= self._rules.cost_steps:
+            return None
+        batches = self._tell(row, step, batches)
+        if np.array_equal(batches, present):
             return None
         self.batches[row] = batches
         self.detector.skip_next(batches != present, row)
         self.dirty[row] = False
-        self._known = None
+        self._durations.recent[row] += self._disturbances.reverse(row, batches - present)
         return RetuneDecision(row, present, batches, gain)
 
-    def _choose(self, row: int, slowdowns: Floats) -> Batches:
+    def _tell(self, row: int, step: int, batches: Batches) -> Batches:
+        """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""
+        known, level = self._disturbances.known, self.detector.level[row]
+        estimate, error = self.detector.estimate(row), self.detector.standard_error(row)
+        for device, each in self._disturbances.of_row(row):
+            if each.trial:
+                batches[device] = min(int(batches[device]), each.trial)
+        for device in np.flatnonzero((batches != self.batches[row]) & self.alive[row]).tolist():
+            if level[device] or (row, device) in known:
+                each = known.setdefault((row, device), SlowedDevice())
+                old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
+                levels, _ = self._levels(row, device, each)
+                each.see(old, float(estimate[device]), float(error[device]))
+                level[device] = 0.0 if each.trial else levels[new - 1]
+                each.due = each.due and step + each.wait
+        self._disturbances.changed_at[row][batches != self.batches[row]] = step
+        return batches
+
+    def _choose(self, row: int, allocator: Allocator, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
-        allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        doubt = self._quantiles * self.detector.standard_error(row)
-        safe = np.exp(self.detector.estimate(row) + doubt + self._drifts.lead[row])
-        plan = allocator.fill(self._target, safe, caps)
-        if not self.detector.level[row][self.alive[row]].any():
+        alive = self.alive[row]
+        caps, largest = np.where(alive, self._initial, 0), np.where(alive, self._largest, 0)
+        safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row])
+        plan = safely.fill(self._target, safe, caps)
+        if not self._off()[row][alive].any():
             return plan
-        rest = ~self.dirty[row]
+        rest = ~self.dirty[row] | ((np.abs(self.detector.estimate(row)) < SMALL) & (self.batches[row] >= caps))
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
-        kept = allocator.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
+        kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
-        free = allocator.fill(allocator.best_target(slowdowns, caps), safe, caps)
-        best = kept
-        for other in (plan, free):
+        shared = safely.fill(safely.best_target(safe, largest, int(self._initial.sum())), safe, largest)
+        best = allocator.trim(kept, self._initial)
+        for other in (plan, allocator.trim(shared, self._initial)):
             if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
                 best = other
         return best
@@ -251,27 +359,30 @@ class Retuner:
         return float(self.allocator.table_seconds(self._initial).max())
 
     @cached_property
+    def _zeros(self) -> Floats:
+        return np.zeros(len(self._initial))
+
+    @cached_property
     def _quantiles(self) -> Floats:
-        """(devices,) how many standard errors above its mean each one's slowdown is taken for."""
+        """(devices,) how many standard errors above its mean each one's slowdown is taken for: quantile 1 - h, or 0.5.
+
+        A record too many makes everyone wait, one too few costs the device's share h of it: the newsvendor's problem.
+        """
         shares = self._initial / max(1, int(self._initial.sum()))
-        return np.array([_newsvendor(float(share)) for share in shares])
+        return np.array([NormalDist().inv_cdf(min(max(0.5, 1 - share), 0.999)) for share in shares.tolist()])
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
-        disturbed = bool(self.detector.level[row][before != after].any())
+        disturbed = bool(self._off()[row][before != after].any())
         steps = self._durations.expected_steps(row, disturbed)
         return steps if self.total_steps is None else min(steps, float(self.total_steps - step))
 
     @property
     def _expected(self) -> Floats:
-        if self._known is None:
-            self._known = self.allocator.table_seconds(np.maximum(self.batches, 1))
-        return self._known
+        """(rows, devices) table seconds of the present batches, of parked devices those of a probe of one record."""
+        return self.allocator.table_seconds(np.maximum(self.batches, 1))
 
 
-def _newsvendor(share: float) -> float:
-    """Return how many standard errors above its mean a slowdown is taken for: the quantile 1 - h, 0.5 at least.
-
-    A record too many makes everyone wait, one too few costs the device's share h of it: the newsvendor's problem.
-    """
-    return NormalDist().inv_cdf(min(max(0.5, 1 - share), 0.999))
+def _least_gain(recent: float) -> float:
+    """Return the share of the rate that a retune has to win after so many of late: small ones soon have to wait."""
+    return 0.0 if recent < 0 else float(min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent))

@@ -30,6 +30,7 @@ class TunerArguments:
         total_steps: of the run, if batches stay.
         sync_seconds: what the exchange adds to each step.
         tuning_rules: when a retune is made.
+        shares_records: whether there are records that one device can take over from another: public ones.
     """
 
     tables: Sequence[SpeedTable] | None
@@ -38,6 +39,7 @@ class TunerArguments:
     total_steps: int
     sync_seconds: float
     tuning_rules: RetuneRules
+    shares_records: bool = False
 
 
 def make_rules(tuning: TuningSection) -> RetuneRules:

@@ -1,0 +1,141 @@
+"""What is known of disturbed devices at several batches: a line from one observed batch to the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from host.core.tuning.batch_tuner import Batches, Floats
+from host.policies.batching.detector import Flags
+
+# What is seen within so many steps of a new batch comes from that batch, and contradicts no other.
+EARLY_STEPS = 14
+# Whether a disturbance that the present batch does not show is over is tried after so many steps, then after `LONGER`
+# times as many.
+FIRST_WAIT_STEPS, LONGER = 8, 3
+# So many batches of a device are remembered, the last ones.
+MOST_SEEN = 4
+# Standard error of a level beside its own, for noise of neighbouring steps is not independent; and how it grows with
+# the log of the distance from what was seen.
+LEAST_ERROR, DOUBT_BEYOND = 0.02, 0.05
+# Batches whose seconds differ by less, as a log, say nothing of a slope.
+APART = 0.15
+
+Seen = tuple[float, float]
+
+
+@dataclass
+class SlowedDevice:
+    """A device that is off its table, since it got another batch for that.
+
+    Attributes:
+        seen: batch -> log of observed over table seconds, and its standard error; without the present batch.
+        due: step in which it is tried whether it is over, if the present batch does not show that.
+        wait: steps from one try to the next.
+        trial: the batch with which it is tried, 0 if it is not.
+    """
+
+    seen: dict[int, Seen] = field(default_factory=dict)
+    due: int = 0
+    wait: int = FIRST_WAIT_STEPS
+    trial: int = 0
+
+    def see(self, batch: int, level: float, error: float) -> None:
+        """Remember what a batch took."""
+        self.seen.pop(batch, None)
+        self.seen[batch] = level, error
+        if len(self.seen) > MOST_SEEN:
+            del self.seen[next(iter(self.seen))]
+
+    def slowed(self, least: float) -> list[int]:
+        """Return the batches that were seen off their table by `least`, a log, or more."""
+        return [batch for batch, (level, _) in self.seen.items() if level >= least]
+
+    def shows(self, table: Floats, batch: int, least: float) -> bool:
+        """Return whether a batch would be off its table by `least`, a log, if a batch of 1 were unharmed."""
+        largest = max(self.seen)
+        levels, _ = fit_levels(table, {1: (0.0, 0.0), largest: self.seen[largest]})
+        return bool(levels[batch - 1] >= least)
+
+    def put_off(self, step: int, factor: int = LONGER) -> None:
+        """Have the next try later, after a wait that is `factor` times as long."""
+        self.trial, self.wait = 0, self.wait * factor
+        self.due = step + self.wait
+
+
+class SlowedDevices:
+    """Those of many arrays' devices; since when each has its present batch, and whether that grew or fell (1, -1)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Know of none."""
+        self.known: dict[tuple[int, int], SlowedDevice] = {}
+        self.changed_at, self.moved = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+
+    def of_row(self, row: int) -> Iterator[tuple[int, SlowedDevice]]:
+        """Yield the devices of an array that have one, and theirs."""
+        return ((device, each) for (where, device), each in self.known.items() if where == row)
+
+    def forget(self, which: Flags) -> None:
+        """Forget what is known of some devices."""
+        self.known = {where: each for where, each in self.known.items() if not which[where]}
+
+    def reverse(self, row: int, change: Batches) -> float:
+        """Take how an array's batches change; return 1 if that undoes the change before, 1/4 if nothing of it does."""
+        share = np.abs(change)[change * self.moved[row] < 0].sum() / np.abs(change).sum()
+        self.moved[row] = np.where(change, np.sign(change), self.moved[row])
+        return float(1 + 3 * share) / 4
+
+    def hidden(self, level: Floats) -> Flags:
+        """Return which devices are disturbed although their present batches do not show it."""
+        flags = np.zeros(level.shape, dtype=np.bool_)
+        for where, each in self.known.items():
+            flags[where] = not each.trial and level[where] == 0
+        return flags
+
+    def dump(self) -> list[list[Any]]:
+        """Return what is known of the first array, in JSON's types."""
+        return [
+            [device, [[batch, *seen] for batch, seen in each.seen.items()], each.due, each.wait, each.trial]
+            for device, each in self.of_row(0)
+        ]
+
+    def load(self, state: list[list[Any]]) -> None:
+        """Take what `dump` returned."""
+        self.known = {
+            (0, device): SlowedDevice({int(batch): (level, error) for batch, level, error in seen}, due, wait, trial)
+            for device, seen, due, wait, trial in state
+        }
+
+
+def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Floats]:
+    """Return what is believed of every batch, from what was seen of some: logs over the table's seconds, and errors.
+
+    With one batch seen the device is slower by one factor. With more its seconds are a line against the table's from
+    one to the next, and beyond them the line of the last two goes on: an offset and a slope. That is exact for what is
+    added to every step and for what makes records beyond the first slower. Never less than the table's, or than a
+    factor seen below 1.
+
+    Args:
+        table: (batches,) seconds of batches from 1 on, never falling.
+        points: batch -> log of its seconds over the table's, and the standard error of that; the last one seen last.
+
+    Returns:
+        (batches,) each.
+    """
+    kept: list[int] = []
+    for batch in reversed([*points]):  # of those that are near each other the last one
+        if all(abs(np.log(table[batch - 1] / table[other - 1])) >= APART for other in kept):
+            kept.append(batch)
+    kept.sort()
+    at, (levels, errors) = table[np.array(kept) - 1], np.array([points[batch] for batch in kept]).T
+    if len(at) == 1:
+        return np.full(len(table), levels[0]), np.full(len(table), errors[0])
+    seconds = np.maximum.accumulate(at * np.exp(levels))
+    slopes, inside = np.diff(seconds) / np.diff(at), np.clip(table, at[0], at[-1])
+    line = np.interp(table, at, seconds) + (table - inside) * np.where(table < at[0], slopes[0], slopes[-1])
+    line = np.maximum(line, table * min(1.0, float(np.exp(levels.min()))))
+    errors = np.interp(table, at, np.hypot(errors, LEAST_ERROR)) + DOUBT_BEYOND * np.abs(np.log(table / inside))
+    return np.log(line / table), errors
