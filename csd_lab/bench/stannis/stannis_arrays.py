@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csd_lab.bench.stannis.stannis_ranges import MOST_RECORDS, RANGES, SHAPES, Range, Shape, WorldRanges
+from csd_lab.bench.stannis.stannis_ranges import MOST_RECORDS, RANGES, SHAPES, ClassRanges, Range, Shape
 
 Seconds = npt.NDArray[np.float64]
 # Two times that differ by no more are the same one.
@@ -107,7 +107,7 @@ class DrawnArray:
         return float((np.minimum(totals, most_records) / (times + self.exchange_seconds)).max())
 
 
-def draw_array(generator: np.random.Generator, ranges: WorldRanges = RANGES) -> DrawnArray:
+def draw_array(generator: np.random.Generator, ranges: ClassRanges = RANGES) -> DrawnArray:
     """Return an array of classes whose curves differ in shape, not in a factor alone."""
     slow = _log(generator, ranges.slow_rate_log)
     classes = []
@@ -124,7 +124,7 @@ def draw_array(generator: np.random.Generator, ranges: WorldRanges = RANGES) -> 
     return DrawnArray(tuple(classes), 0.0 if generator.random() < ranges.no_exchange else exchange)
 
 
-def measured_seconds(seconds: Seconds, generator: np.random.Generator, ranges: WorldRanges = RANGES) -> Seconds:
+def measured_seconds(seconds: Seconds, generator: np.random.Generator, ranges: ClassRanges = RANGES) -> Seconds:
     """Return what a calibration of a few batches makes of a curve: lines between noisy points, never falling."""
     measured = np.array(ranges.table_batches)
     points = seconds[measured - 1] * (1 + generator.normal(0.0, ranges.table_noise, len(measured)))
@@ -135,7 +135,7 @@ def measured_seconds(seconds: Seconds, generator: np.random.Generator, ranges: W
     return np.asarray(np.maximum.accumulate(lines))
 
 
-def _draw_seconds(shape: Shape, rate: float, generator: np.random.Generator, ranges: WorldRanges) -> Seconds:
+def _draw_seconds(shape: Shape, rate: float, generator: np.random.Generator, ranges: ClassRanges) -> Seconds:
     batches = np.arange(1, MOST_RECORDS + 1, dtype=np.float64)
     offset = _log(generator, ranges.offset_records_log)
     curves: dict[Shape, Callable[[], Seconds]] = {
@@ -152,7 +152,7 @@ def _in_tiles(batches: Seconds, tile: int) -> Seconds:
     return np.asarray(np.ceil(batches / tile) * tile)
 
 
-def _beyond_cache(seconds: Seconds, batches: Seconds, generator: np.random.Generator, ranges: WorldRanges) -> Seconds:
+def _beyond_cache(seconds: Seconds, batches: Seconds, generator: np.random.Generator, ranges: ClassRanges) -> Seconds:
     edge = _log(generator, ranges.cache_records_log)
     jump, steeper = generator.uniform(*ranges.cache_jump), generator.uniform(*ranges.cache_steeper)
     further = np.maximum(0.0, batches - edge)

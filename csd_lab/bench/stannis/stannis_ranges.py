@@ -20,7 +20,7 @@ MOST_RECORDS = 16_384
 
 
 @dataclass(frozen=True)
-class WorldRanges:
+class ClassRanges:
     """What is drawn for an array, its classes and their curves. Ranges are uniform; those of `log` names log-uniform.
 
     Attributes:
@@ -62,6 +62,6 @@ class WorldRanges:
     table_noise: float = 0.005
 
 
-RANGES = WorldRanges()
+RANGES = ClassRanges()
 # Arrays that are drawn from each seed.
 ARRAYS_PER_SEED = 100
