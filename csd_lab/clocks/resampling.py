@@ -304,7 +304,7 @@ async def _replay(series: StepSeries, counter: ReplayCounter) -> list[Held]:
             for device, seconds in told.items():
                 sampled[device] += seconds
             of_round += max(told.values(), default=0.0)
-        records.append((counter.record(), of_round))
+        records.append((counter.steps.record(), of_round))
     whole = add_sampling(records)
     widths = {} if whole is None else {name: drive.error for name, drive in whole.drives.items()}
     return [

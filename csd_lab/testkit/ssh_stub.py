@@ -226,6 +226,9 @@ class StubDrives(contextlib.AbstractContextManager["StubDrives"]):
         self._client_key = paramiko.ECDSAKey.generate()
         self._client_key.write_private_key_file(str(folder / "id"))
         self._servers = [_Server(self, drive, self._client_key) for drive in drives]
+        for server in self._servers:  # when all have a port: else another one may be given that of a closed one
+            if server.drive.fault is StubFault.REFUSE:
+                server.listener.close()
         self._write_known_hosts()
 
     def __enter__(self) -> StubDrives:
@@ -341,8 +344,6 @@ class _Server:
         self.cuts_left = 1 if drive.fault is StubFault.CUT else 0
         self.home = drives.home(drive.name)
         furnish(self.home, drive.fault)
-        if drive.fault is StubFault.REFUSE:
-            self.listener.close()
 
     def serve(self, connection: socket.socket) -> None:
         """Serve one connection to its end."""

@@ -173,7 +173,8 @@ class _Run:
     def train(self, paths: Paths) -> Summary:
         """Train on the array that is up, else on a new one, which ends with the run."""
         request, folder, state = self._request, self._folder, ArrayState.load(self._folder)
-        counting = request.config.samplers if request.config.sampled else 0
+        samplers = 1 if request.sync is None else request.config.samplers  # a federated round is counted on one
+        counting = samplers if request.config.sampled else 0
         where = paths, self._options.progress, self._recorder.add_event
         self._machines = [SamplerMachine(request.array, number, *where) for number in range(counting)]
         running = list_running(state, paths) if state is not None else []

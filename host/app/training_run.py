@@ -186,7 +186,7 @@ class TrainingRun:
                 self._failures.round = 1 + recorder.last_round
                 record = self._bands.add_to(meter.metered(await training.run_round()))
                 if self._counter is not None:
-                    record = structs.replace(record, sampling=self._counter.record())
+                    record = structs.replace(record, sampling=self._counter.steps.record())
                 await recorder.add_round(record, training, last=self._over())
 
     def _make_training(

@@ -73,6 +73,7 @@ class CutReport(msgspec.Struct, frozen=True, kw_only=True):
         drive_layers: how many the drives keep.
         step_seconds: predicted, with this cut.
         unmoved_seconds: predicted with nothing moved; null if that does not fit.
+        policy: that chose it.
         reason: in a sentence.
         notes: what else must be known, in sentences.
         cuts: from the latest to the earliest; the first one moves nothing.
@@ -88,6 +89,7 @@ class CutReport(msgspec.Struct, frozen=True, kw_only=True):
     drive_layers: int
     step_seconds: float
     unmoved_seconds: float | None
+    policy: str
     reason: str
     notes: list[str]
     cuts: list[CutRow]
@@ -125,6 +127,7 @@ def placement_plan(request: PlacementRequest, situation: SplitProblem, decision:
         records=situation.records,
         link_bytes_per_second=situation.link.bytes_per_second,
         overlapped=decision.overlapped,
+        policy=decision.policy,
         layer=decision.layer,
         drive_layers=decision.drive_layers,
         step_seconds=decision.step_seconds,

@@ -66,11 +66,13 @@ class CommunicationSection(Config):
                     f"communication.{name}: {int(size)} bytes are more than the {model_bytes} that a step sends each "
                     "way; make it smaller, or leave it out"
                 )
-        return replace(
-            usual,
-            slice_bytes=usual.slice_bytes if self.slice is None else int(self.slice),
-            credit_bytes=usual.credit_bytes if self.credit is None else int(self.credit),
-        )
+        slice_bytes = usual.slice_bytes if self.slice is None else int(self.slice)
+        # What is under way beside a slice stays, whatever the slice.
+        beside_bytes = (usual.credit_bytes or 0) - (usual.slice_bytes or 0)
+        credit_bytes = min(model_bytes, (slice_bytes or 0) + beside_bytes)
+        if self.credit is not None:
+            credit_bytes = int(self.credit)
+        return replace(usual, slice_bytes=slice_bytes, credit_bytes=credit_bytes)
 
 
 def _expand(value: object) -> object:

@@ -158,27 +158,30 @@ class SampledSteps:
             return int(begun > samples.count == 0)
         if not stratum.is_steady or not begun:
             return 0
-        share = begun * self._guess_seconds(stratum) / sum(n * self._guess_seconds(s) for s, n in self._begun.items())
-        part = min(1.0, share / _LARGE_SHARE)
+        seconds = self._guess_seconds()
+        part = min(1.0, seconds[stratum] / sum(seconds.values()) / _LARGE_SHARE)
         differing = min(MOST_STEPS, math.ceil((2 * part * samples.deviation / _ENOUGH) ** 2))
         wanted = max(LEAST_STEPS, math.ceil(part * STEADY_STEPS), differing)
         return max(0, min(wanted, begun) - samples.count)
 
-    def _guess_seconds(self, stratum: Stratum) -> float:
-        """Return the mean seconds of a stratum; of one without steps, in proportion to its records."""
-        if (own := self.strata[stratum]).count:
-            return own.mean.total
+    def _guess_seconds(self) -> dict[Stratum, float]:
+        """Return the seconds of all steps that were begun; of strata without a counted one by their records."""
         known = [(samples.mean.total, other.records) for other, samples in self.strata.items() if samples.count]
-        records = sum(each for _, each in known)
-        return stratum.records * (sum(seconds for seconds, _ in known) / records if records else 1.0)
+        usual = sum(seconds for seconds, _ in known) / max(1, sum(records for _, records in known)) or 1.0
+        return {
+            stratum: number * (self.strata[stratum].mean.total or stratum.records * usual)
+            for stratum, number in self._begun.items()
+        }
 
     def used(self, machine: int) -> Counter[Size]:
         """Return how many steps of each size a machine has taken."""
         return self._machines[machine]
 
     def restart(self, machine: int) -> None:
-        """Take note that a machine begins anew."""
+        """Take note that a machine begins anew: its first steps say nothing of those of the one before."""
         self._machines[machine].clear()
+        for state in self._devices.values():
+            state.doubted = {stratum: seconds for stratum, seconds in state.doubted.items() if stratum.is_steady}
 
     def restart_device(self, device: str) -> None:
         """Take note that a device begins anew, having been away."""
@@ -218,7 +221,8 @@ class SampledSteps:
             or [
                 device
                 for device, stratum in begun.items()
-                if self.mean(stratum) is None or (stratum.stage == START and self._machines[0][stratum.size] == 1)
+                if self.mean(stratum._replace(level=self.level(device, stratum.size))) is None
+                or (stratum.stage == START and self._machines[0][stratum.size] == 1)
             ][:1]
         )
 
@@ -250,9 +254,8 @@ class SampledSteps:
             self._suspects = set(self._devices) - {device}
             self._warned |= self._suspects
         self._warned.discard(device)
-        for each in (doubted, seconds):
-            if each is not None:
-                self.strata[stratum].add(each)
+        for each in filter(None, (doubted, seconds)):
+            self.strata[stratum].add(each)
         return stratum
 
     def next_suspect(self, devices: Collection[str]) -> str | None:
@@ -329,7 +332,7 @@ class SampledSteps:
             for device, each in totals.items()
             if not each.failed
         }
-        starts = math.fsum(self._start_seconds(each.taken) for each in totals.values())
+        starts = math.fsum(self._start_seconds(each.taken + each.own) for each in totals.values())
         return SamplingRecord(
             counted_steps=counted,
             steps=steps,

@@ -14,6 +14,8 @@ from host.core.tuning.speed_table import SpeedTable
 BALANCED = 0.02
 # To find such a step the slow device's batch may grow to so many times its knee, and in any case to so many records.
 _GROWTH, _REACH = 2, 16
+# A batch that ends at a target is done by then, whatever the last digit of a quotient.
+_ROUNDING = 1 + 1e-9
 # A shorter step must be faster by more than this share, which tables' errors reach (bench `calibration`).
 WORTH_SHORTENING = 0.01
 
@@ -77,7 +79,7 @@ class _Steps:
     def finished_by(self, targets: Floats) -> Batches:
         """Return (classes, targets) records that a device of each class finishes by each time, at least 1."""
         done = [
-            np.searchsorted(curve, share * targets, side="right")
+            np.searchsorted(curve, share * targets * _ROUNDING, side="right")
             for curve, share in zip(self.curves, self._shares, strict=True)
         ]
         return np.maximum(1, np.stack(done)).astype(np.int64)

@@ -58,12 +58,12 @@ class BatchPlan:
 def plan_batches(tables: Sequence[SpeedTable], settings: TuningSection, sync_seconds: float = 0.0) -> BatchPlan:
     """Return batches with which all devices finish a step together.
 
-    The slow device c is the one that takes longest at its own knee, so no device has to work below its knee. Its batch
+    The slow device c is the one that takes longest at its own knee. Its batch
     b_c is that knee, or the given `slow_batch`; the others get ``max{b : tau_i(b) <= (1 - margin) tau_c(b_c)}``, at
     least 1. Whole batches leave the others up to one record early, which is much where batches are small. So of the
     batches b_c from the knee to twice the knee (or 16), at which neither c nor all together, the exchange included, are
     slower than the knee allows, the smallest is taken with which all finish within `BALANCED` of each other; if none
-    does, the one nearest to it.
+    does, the one nearest to it. Shorter and longer steps that are faster are looked for then (see `plan_classes`).
 
     Args:
         tables: of each device, in participant order; devices of a class share one.

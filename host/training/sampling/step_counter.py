@@ -23,7 +23,6 @@ from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
-from host.core.sampling.sampling_record import SamplingRecord
 from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
 from host.training.accounting import DeviceReport
@@ -34,6 +33,8 @@ from host.training.sync.exchange.step_exchange import StepExchange
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
 
+# How often machines are asked for the parts of one synchronous step, for each drive.
+_MOST_TURNS = 6
 # Of the place of a record, in a frame.
 _INDEX_BYTES = 4
 
@@ -79,10 +80,6 @@ class StepCounter:
         # Of the task that competes in the part that each machine counts now.
         self._weights = [0] * len(self._machines)
 
-    def record(self) -> SamplingRecord:
-        """Return how far all since the last record rests on samples."""
-        return self.steps.record()
-
     async def count_step(
         self,
         visit: Awaitable[list[DeviceOutcome]],
@@ -100,18 +97,23 @@ class StepCounter:
         }
         counted: dict[str, PhaseSeconds] = {}
         chosen = self.steps.choose(outbound.number, begun)
-        while chosen:  # until all strata have steps: a machine's first ones may be of another stage
+        for _ in range(_MOST_TURNS * len(begun)):  # until all strata have steps: a machine's first ones may be others
+            if not chosen:
+                break
             turns = [chosen[number :: len(self._machines)] for number in range(len(self._machines))]
 
             async def count(number: int, turns: list[list[str]] = turns) -> None:
                 for device in turns[number]:
-                    self._weights[number] = begun[device].weight
-                    said = await self._count_part(number, own[device].work, outbound, gathering, extensions)
+                    part = own[device].work, begun[device].weight
+                    said = await self._count_part(number, *part, outbound, gathering, extensions)
                     if self._count(device, begun[device], said, number).stage == begun[device].stage:
                         counted[device] = said
 
             await all_or_none(map(count, range(len(self._machines))))
             chosen = self.steps.choose_again(begun)
+        else:
+            if chosen:
+                raise DeviceLost("no virtual machine stays for long enough to count a step")
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
@@ -185,11 +187,12 @@ class StepCounter:
         self,
         number: int,
         work: StepWork,
+        competitor: int,
         outbound: Outbound,
         gathering: GradientBuffer,
         extensions: Sequence[StepExtension],
     ) -> PhaseSeconds:
-        """Return the seconds of a drive's part of a step, counted on a machine.
+        """Return the seconds of a drive's part of a step beside a task of this weight, counted on a machine.
 
         Raises:
             DeviceFailed: it fails there, be it in the user's code: then it does so in machines alone.
@@ -197,6 +200,7 @@ class StepCounter:
         device, records = work.device, self._places[work.device][work.records].astype(np.uint32)
 
         async def visit(session: DeviceSession) -> PhaseSeconds:
+            self._weights[number] = competitor
             self._is_new(number, session)
             probe = StepWork(session, records, work.micro_batch)
             outcome = (await self._exchanges[number].visit(outbound, [], gathering, [probe], extensions))[0]
@@ -238,8 +242,10 @@ class StepCounter:
         for device, strata in begun.items():  # a step that opened a level may have been one that begins a round
             now = enumerate(self._now(device, strata[:-1]))
             steps = [RoundPart(device, stratum, place) for place, stratum in now]
-            if missing := {part.stratum.steady: part for part in steps if self.steps.mean(part.stratum) is None}:
+            unknown = [part for part in steps if self.steps.mean(part.stratum) is None]
+            if missing := {part.stratum.steady: part for part in unknown if part.stratum.steady not in self._told}:
                 parts = [part._replace(stratum=steady) for steady, part in missing.items()]
+                parts *= 1 + len(STAGES)  # a young machine's first ones are of other stages
                 await self._count_parts(number, weights, [*_beginning(steps), *parts], strata[-1])
 
     def _choose_parts(
@@ -290,6 +296,7 @@ class StepCounter:
                     self._count(part.device, part.stratum, seconds)
                 self._count(some[0].device, encode_stratum, trained.seconds)
         except DeviceFailed as error:
+            self._told.update(part.stratum.steady for part in parts)
             told = f"its steps cannot be counted, so their seconds are missing: {error}"
             self._on_event(parts[0].device, EventKind.NOTE, told)
 
@@ -303,7 +310,9 @@ class StepCounter:
     ) -> Trained:
         deadline = Deadline(self._job.watchdog)
         if self._is_new(0, session):
+            self._sessions[0] = None
             await prepare_device(session, self._frame, deadline)
+            self._sessions[0] = session
         await self._machines[0].disturb(session, competitor, deadline)
         for message in messages:
             await session.send_encoded(message, deadline)

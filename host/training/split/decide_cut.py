@@ -54,7 +54,7 @@ def choose_placement(request: PlacementRequest, policy: str, store: CalibrationS
         CalibrationError: how fast the devices are is not known.
         ModelError: the model cannot be looked at.
     """
-    return replace(settle(request, store, policy).decision, policy=policy)
+    return settle(request, store, policy).decision
 
 
 def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUTO) -> CutChoice:
@@ -68,7 +68,8 @@ def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUT
     situation = make_situation(request, store)
     chooser: SplitPolicy = SPLIT_POLICY.load(policy)()
     first = CutChoice(request, situation, chooser.decide(situation))
-    return first if first.decision.layer is None else _settle_cut(first, store, chooser.decide)
+    choice = first if first.decision.layer is None else _settle_cut(first, store, chooser.decide)
+    return replace(choice, decision=replace(choice.decision, policy=policy))
 
 
 def _settle_cut(first: CutChoice, store: CalibrationStore, decide: Decide) -> CutChoice:

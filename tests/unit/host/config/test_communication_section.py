@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
@@ -86,8 +88,15 @@ def test_a_size_larger_than_the_model_is_refused_and_one_that_is_given_holds(key
     with pytest.raises(ConfigurationError, match=rf"communication\.{key}: .* more than the {MODEL_BYTES}"):
         section.sending(MODEL_BYTES, USUAL)
     given = job({"schedule": "priority", key: f"{MODEL_BYTES} B"}).communication.sending(MODEL_BYTES, USUAL)
-    assert given == replace(USUAL, **{f"{key}_bytes": MODEL_BYTES})
+    assert getattr(given, f"{key}_bytes") == MODEL_BYTES
     assert job("priority").communication.sending(MODEL_BYTES, USUAL) == USUAL
+
+
+@given(st.integers(1, MODEL_BYTES))
+def test_beside_a_slice_that_is_given_as_much_is_under_way_as_usual(slice_bytes: int) -> None:
+    sending = job({"schedule": "priority", "slice": f"{slice_bytes} B"}).communication.sending(MODEL_BYTES, USUAL)
+    beside = USUAL.credit_bytes - USUAL.slice_bytes
+    assert sending == replace(USUAL, slice_bytes=slice_bytes, credit_bytes=min(MODEL_BYTES, slice_bytes + beside))
 
 
 @pytest.mark.parametrize(("bandwidth", "drives"), [("10 MB/s", 1), ("10 MB/s", 4), ("2 GB/s", 1)])
@@ -124,6 +133,7 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     left_out: Any = dict.fromkeys(("rounds", "target", "checkpoint", "watchdog", "planner"), True) | newer
     old = job().model_dump(mode="json", exclude=left_out)
     old["sync"]["patience"] = old["sync"].pop("straggler_factor")
+    del old["sync"]["max_host_share"]
     later = {"core_model", "samplers"}
     devices = array.model_dump(mode="json", exclude={"hypervisors", "spread", "memory", "host", *later})
     host = array.host.model_dump(mode="json", exclude={"address", "port", "metrics_port", "names", "power_cap"})

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.util.deadline import Deadline
-from firmware_agent.common.errors import DeviceCodeFailed, DeviceFailed
+from firmware_agent.common.errors import DeviceCodeFailed, DeviceFailed, DeviceLost
 from firmware_agent.common.frames.frame_fields import MAX_RAW_STEPS, MAX_SLICE_BYTES, PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.frames.step_frames import Stepped
@@ -67,7 +67,7 @@ class Counter(StepCounter):
     def _make_exchange(self, number: int) -> Any:
         return self.given[number]
 
-    def seconds_of_step(self, number: int, drives: Sequence[Any]) -> list[float]:
+    async def step(self, number: int, drives: Sequence[Any], records: int = RECORDS) -> list[DeviceOutcome]:
         class Outbound:
             """What goes out."""
 
@@ -75,11 +75,14 @@ class Counter(StepCounter):
         outbound.number = number
 
         async def visit() -> list[DeviceOutcome]:
-            own = Stepped(number, RECORDS, 0.0, PhaseSeconds(forward=99.0), 0)
-            works = [StepWork(drive, np.arange(RECORDS, dtype=np.uint32), RECORDS) for drive in drives]
+            own = Stepped(number, records, 0.0, PhaseSeconds(forward=99.0), 0)
+            works = [StepWork(drive, np.arange(records, dtype=np.uint32), records) for drive in drives]
             return [DeviceOutcome(work, own, None) for work in works]
 
-        told = asyncio.run(self.count_step(visit(), outbound, None, ()))  # type: ignore[arg-type]
+        return await self.count_step(visit(), outbound, None, ())  # type: ignore[arg-type]
+
+    def seconds_of_step(self, number: int, drives: Sequence[Any]) -> list[float]:
+        told = asyncio.run(self.step(number, drives))
         return [outcome.stepped.seconds.total for outcome in told if outcome.stepped is not None]
 
 
@@ -108,6 +111,50 @@ def test_the_steps_of_a_drive_that_comes_back_are_first_ones_again() -> None:
         counter.seconds_of_step(number, before)
     after = [Drive("a"), before[1]]
     assert [counter.seconds_of_step(number, after) for number in range(9, 12)] == [[3.0, 1.0], [2.0, 1.0], [1.0, 1.0]]
+
+
+class Restarting(Machine):
+    """A machine of which only the first step ends."""
+
+    async def work(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await work(Drive("counter-00"))
+
+
+def test_machines_that_do_not_stay_end_the_run() -> None:
+    counter = Counter([Restarting()], ["a"])
+    with pytest.raises(DeviceLost, match="no virtual machine stays"):
+        counter.seconds_of_step(1, [Drive("a")])
+
+
+class Shared(Machine):
+    """A machine that does one thing after the other, and notes beside which competitor its counter has it count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock, self.counter, self.seen = asyncio.Lock(), None, list[tuple[int, int]]()
+
+    async def work(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        async with self.lock:
+            await asyncio.sleep(0)
+            return await work(self)
+
+    async def visit(self, outbound: Any, _: object, __: object, works: Sequence[StepWork], ___: object) -> Any:
+        counter: Any = self.counter
+        self.seen.append((len(works[0].records), counter._weights[0]))
+        return await super().visit(outbound, _, __, works, ___)
+
+
+def test_parts_of_steps_that_overlap_are_each_counted_beside_their_own_task() -> None:
+    machine = Shared()
+    counter = Counter([machine], ["a", "b"])
+    machine.counter = counter  # type: ignore[assignment]
+    counter._weight_of = {"a": 0, "b": 100}.__getitem__
+
+    async def both() -> None:
+        await asyncio.gather(counter.step(1, [Drive("a")], records=1), counter.step(2, [Drive("b")], records=2))
+
+    asyncio.run(both())
+    assert set(machine.seen) == {(1, 0), (2, 100)}
 
 
 @pytest.mark.parametrize("error", [DeviceFailed("no memory"), DeviceCodeFailed("NameError: x")])
