@@ -142,6 +142,11 @@ class Detector:
         """
         self._skipped[row] |= which
 
+    def believe(self, row: int, device: int, level: float) -> None:
+        """Take a device for as slow as this from its next step on, of which nothing has been seen yet."""
+        self.level[row, device], self._previous[row, device] = level, np.nan
+        self._mean[row, device] = self._count[row, device] = 0
+
     def snap(self, which: Flags) -> None:
         """Take some devices' levels for the tables' exactly."""
         self.level[which] = 0.0

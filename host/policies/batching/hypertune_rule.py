@@ -163,24 +163,26 @@ class Retuner:
 
     def leave(self, which: Flags) -> None:
         """Take devices away, (rows, devices); where only parked ones are left they get their first batches again."""
+        before = self.batches.copy()
         self.alive &= ~which
         self.batches[which] = 0
         stranded = ~self.batches.any(axis=1)
         self.batches[stranded] = np.where(self.alive, self._initial, 0)[stranded]
-        self._forget(which)
+        self._forget(which, before)
 
     def join(self, which: Flags) -> None:
         """Take devices back, with their first batches and their tables' speeds; what others took over returns."""
+        before = self.batches.copy()
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
         for row in np.flatnonzero(which.any(axis=1)):
             self.batches[row] = self.allocator.trim(self.batches[row], self._initial)
-        self._forget(which)
-        self.detector.skip_next(which)
+        self._forget(which, before)
 
-    def _forget(self, which: Flags) -> None:
-        """Know nothing of devices that have left or come back."""
+    def _forget(self, which: Flags, before: Batches) -> None:
+        """Know nothing of devices that have left or come back; pass over the next step of all with another batch."""
         self.detector.reset(which)
+        self.detector.skip_next(which | (self.batches != before))
         self._drifts.reset(which)
         self._disturbances.forget(which)
         self.dirty |= which
@@ -204,14 +206,19 @@ class Retuner:
             yield from ((name, getattr(owner, name)) for name in names)
 
     def best_rate(self, row: int) -> float:
-        """Return the records per second that the believed speeds allow, by compute alone: without the exchange."""
-        (allocator, slowdowns), caps = (
-            self._pace(row, self._zeros, self._zeros),
-            np.where(self.alive[row], self._initial, 0),
-        )
-        batches = allocator.fill(allocator.best_target(slowdowns, caps), slowdowns, caps)
-        seconds = float((allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
-        return float(batches.sum()) / seconds if seconds else 0.0
+        """Return the records per second that the believed speeds allow, by compute alone: without the exchange.
+
+        Batches are those that the rule may choose: up to each device's largest, and no more records than the plan's.
+        The present ones are among them.
+        """
+        believed, slowdowns = self._pace(row, self._zeros, self._zeros)
+        allocator, most = Allocator(believed.tables, 0.0), int(self._initial.sum())
+        caps = np.where(self.alive[row], self._largest, 0)
+        target = allocator.best_target(slowdowns, caps, most)
+        if not target:
+            return 0.0
+        records = min(most, int(allocator.fill(target, slowdowns, caps).sum()))
+        return max(records / target, allocator.rate(self.batches[row], slowdowns))
 
     def _due(self, news: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come."""
@@ -329,7 +336,7 @@ class Retuner:
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
-                level[device] = 0.0 if each.trial else levels[new - 1]
+                self.detector.believe(row, device, 0.0 if each.trial else float(levels[new - 1]))
                 each.due = each.due and step + each.wait
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches
