@@ -287,14 +287,19 @@ class Retuner:
         points[present] = float(estimate), float(error)
         return fit_levels(self.allocator.tables[device].step_seconds, points)
 
-    def _pace(self, row: int, deviations: Floats, lead: Floats) -> Pace:
-        """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too."""
-        slowdowns = np.exp(self.detector.estimate(row) + deviations * self.detector.standard_error(row) + lead)
+    def _pace(self, row: int, deviations: Floats, lead: Floats, least: float = -np.inf) -> Pace:
+        """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too.
+
+        Nobody is taken to be faster than `least`, the log of a slowdown.
+        """
+        estimate = np.maximum(self.detector.estimate(row), least)
+        slowdowns = np.exp(estimate + deviations * self.detector.standard_error(row) + lead)
         own = dict[int, Floats]()
         for device, each in self._disturbances.of_row(row):
             if not each.trial:
                 levels, errors = self._levels(row, device, each)
-                seconds = self.allocator.tables[device].step_seconds * np.exp(levels + deviations[device] * errors)
+                levels = np.maximum(levels, least) + deviations[device] * errors
+                seconds = self.allocator.tables[device].step_seconds * np.exp(levels)
                 own[device], slowdowns[device] = np.maximum.accumulate(seconds), np.exp(lead[device])
         return self.allocator.replaced(own), slowdowns
 
@@ -353,6 +358,9 @@ class Retuner:
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
         kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
+        # Seconds are what devices say: nobody takes records over because it claims to be faster than half of them are.
+        usual = float(np.quantile(self.detector.estimate(row)[alive], 0.5, method="lower"))
+        safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row], usual)
         shared = safely.fill(safely.best_target(safe, largest, int(self._initial.sum())), safe, largest)
         best = allocator.trim(kept, self._initial)
         for other in (plan, allocator.trim(shared, self._initial)):
