@@ -209,16 +209,16 @@ class Retuner:
         """Return the records per second that the believed speeds allow, by compute alone: without the exchange.
 
         Batches are those that the rule may choose: up to each device's largest, and no more records than the plan's.
-        The present ones are among them.
+        What batches that were not seen take is uncertain, so all but the present ones are taken for `DOUBT` slower.
         """
-        believed, slowdowns = self._pace(row, self._zeros, self._zeros)
-        allocator, most = Allocator(believed.tables, 0.0), int(self._initial.sum())
-        caps = np.where(self.alive[row], self._largest, 0)
-        target = allocator.best_target(slowdowns, caps, most)
-        if not target:
-            return 0.0
-        records = min(most, int(allocator.fill(target, slowdowns, caps).sum()))
-        return max(records / target, allocator.rate(self.batches[row], slowdowns))
+        caps, most = np.where(self.alive[row], self._largest, 0), int(self._initial.sum())
+        (believed, slowdowns), (doubted, slower) = (
+            self._pace(row, self._zeros + errors, self._zeros) for errors in (0, DOUBT)
+        )
+        target = (allocator := Allocator(doubted.tables, 0.0)).best_target(slower, caps, most)
+        records = min(most, int(allocator.fill(target, slower, caps).sum()))
+        present = Allocator(believed.tables, 0.0).rate(self.batches[row], slowdowns)
+        return max(present, records / target if target else 0.0)
 
     def _due(self, news: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come."""
