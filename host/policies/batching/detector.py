@@ -142,10 +142,9 @@ class Detector:
         """
         self._skipped[row] |= which
 
-    def believe(self, row: int, device: int, level: float) -> None:
+    def believe(self, at: tuple[int, int], level: float) -> None:
         """Take a device for as slow as this from its next step on, of which nothing has been seen yet."""
-        self.level[row, device], self._previous[row, device] = level, np.nan
-        self._mean[row, device] = self._count[row, device] = 0
+        self.level[at], self._previous[at], self._mean[at], self._count[at] = level, np.nan, 0.0, 0.0
 
     def snap(self, which: Flags) -> None:
         """Take some devices' levels for the tables' exactly."""

@@ -292,8 +292,9 @@ class Retuner:
 
         Nobody is taken to be faster than `least`, the log of a slowdown.
         """
-        estimate = np.maximum(self.detector.estimate(row), least)
-        slowdowns = np.exp(estimate + deviations * self.detector.standard_error(row) + lead)
+        slowdowns = np.exp(
+            np.maximum(self.detector.estimate(row), least) + deviations * self.detector.standard_error(row) + lead
+        )
         own = dict[int, Floats]()
         for device, each in self._disturbances.of_row(row):
             if not each.trial:
@@ -341,7 +342,7 @@ class Retuner:
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
-                self.detector.believe(row, device, 0.0 if each.trial else float(levels[new - 1]))
+                self.detector.believe((row, device), 0.0 if each.trial else float(levels[new - 1]))
                 each.due = each.due and step + each.wait
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches
