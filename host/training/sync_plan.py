@@ -145,8 +145,12 @@ class SyncPlan:
 
     def _make_tuner(self, tables: list[SpeedTable] | None) -> BatchTuner:
         rules = make_rules(self.job.sync.tuning)
-        first, shared = np.array(self.batches), self.public_size > 0
-        arguments = TunerArguments(tables, first, self.nodes, self.steps, self.sync_seconds, rules, shared)
+        # With private records an epoch can be as long as the slowest device needs for its own: who takes records over
+        # then has public ones again, and each epoch gets longer.
+        shared = not any(self.private_sizes) and self.public_size >= sum(self.batches)
+        arguments = TunerArguments(
+            tables, np.array(self.batches), self.nodes, self.steps, self.sync_seconds, rules, shared
+        )
         return make_tuner(self.job.tuner, arguments, self.plugin)
 
     def of_nodes(self, numbers: Sequence[int], batches: Sequence[int], sync_seconds: float) -> SyncPlan:

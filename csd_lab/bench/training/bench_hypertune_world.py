@@ -37,7 +37,7 @@ def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
     final ones. Clock: modelled.
     """
     began = time.monotonic()
-    seeds = (hypertune_development_seeds if quick else hypertune_final_seeds).SEEDS
+    seeds = [bench.seed + seed for seed in (hypertune_development_seeds if quick else hypertune_final_seeds).SEEDS]
     chosen = list(product(KINDS, seeds))
     bench.progress.stage(f"{len(chosen)} courses of disturbances")
     rows = []

@@ -24,7 +24,7 @@ TUNER = Registry(
         "total_steps": "of the run, if batches stay",
         "sync_seconds": "what the exchange adds to each step",
         "tuning_rules": "when a retune is made, from the job's sync.tuning",
-        "shares_records": "whether one device can take over another's: there are public records",
+        "shares_records": "whether one device can take over another's: all records are public, and fill a step",
     },
     renamed={"possible_images_per_second": "possible_records_per_second"},
     by_path=True,

@@ -70,7 +70,7 @@ class BatchTuner(Protocol):
         """Note that a device is back, its speed taken for the table's until it is observed."""
 
     def possible_records_per_second(self) -> float:
-        """Return what the tables, scaled by the believed slowdowns, allow with no batch larger than at the start."""
+        """Return what the tables, scaled by the believed slowdowns, allow with the batches that it may choose."""
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs, as JSON can hold it."""

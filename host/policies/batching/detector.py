@@ -142,6 +142,10 @@ class Detector:
         """
         self._skipped[row] |= which
 
+    def believe(self, at: tuple[int, int], level: float) -> None:
+        """Take a device for as slow as this from its next step on, of which nothing has been seen yet."""
+        self.level[at], self._previous[at], self._mean[at], self._count[at] = level, np.nan, 0.0, 0.0
+
     def snap(self, which: Flags) -> None:
         """Take some devices' levels for the tables' exactly."""
         self.level[which] = 0.0

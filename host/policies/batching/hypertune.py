@@ -115,7 +115,10 @@ class HyperTune:
         return self._member(device, self._retuner.join, "is back")
 
     def possible_records_per_second(self) -> float:
-        """Return what the tables, scaled by the believed slowdowns, allow with no batch larger than at the start."""
+        """Return what the believed speeds allow by compute alone, with the batches that it may choose.
+
+        None is larger than at the start, or than what it may take over; no step has more records than the plan's.
+        """
         return self._retuner.best_rate(0)
 
     def state(self) -> dict[str, Any]:

@@ -163,24 +163,26 @@ class Retuner:
 
     def leave(self, which: Flags) -> None:
         """Take devices away, (rows, devices); where only parked ones are left they get their first batches again."""
+        before = self.batches.copy()
         self.alive &= ~which
         self.batches[which] = 0
         stranded = ~self.batches.any(axis=1)
         self.batches[stranded] = np.where(self.alive, self._initial, 0)[stranded]
-        self._forget(which)
+        self._forget(which, before)
 
     def join(self, which: Flags) -> None:
         """Take devices back, with their first batches and their tables' speeds; what others took over returns."""
+        before = self.batches.copy()
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
         for row in np.flatnonzero(which.any(axis=1)):
             self.batches[row] = self.allocator.trim(self.batches[row], self._initial)
-        self._forget(which)
-        self.detector.skip_next(which)
+        self._forget(which, before)
 
-    def _forget(self, which: Flags) -> None:
-        """Know nothing of devices that have left or come back."""
+    def _forget(self, which: Flags, before: Batches) -> None:
+        """Know nothing of devices that have left or come back; pass over the next step of all with another batch."""
         self.detector.reset(which)
+        self.detector.skip_next(which | (self.batches != before))
         self._drifts.reset(which)
         self._disturbances.forget(which)
         self.dirty |= which
@@ -204,14 +206,19 @@ class Retuner:
             yield from ((name, getattr(owner, name)) for name in names)
 
     def best_rate(self, row: int) -> float:
-        """Return the records per second that the believed speeds allow, by compute alone: without the exchange."""
-        (allocator, slowdowns), caps = (
-            self._pace(row, self._zeros, self._zeros),
-            np.where(self.alive[row], self._initial, 0),
+        """Return the records per second that the believed speeds allow, by compute alone: without the exchange.
+
+        Batches are those that the rule may choose: up to each device's largest, and no more records than the plan's.
+        What batches that were not seen take is uncertain, so all but the present ones are taken for `DOUBT` slower.
+        """
+        caps, most = np.where(self.alive[row], self._largest, 0), int(self._initial.sum())
+        (believed, slowdowns), (doubted, slower) = (
+            self._pace(row, self._zeros + errors, self._zeros) for errors in (0, DOUBT)
         )
-        batches = allocator.fill(allocator.best_target(slowdowns, caps), slowdowns, caps)
-        seconds = float((allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
-        return float(batches.sum()) / seconds if seconds else 0.0
+        target = (allocator := Allocator(doubted.tables, 0.0)).best_target(slower, caps, most)
+        records = min(most, int(allocator.fill(target, slower, caps).sum()))
+        present = Allocator(believed.tables, 0.0).rate(self.batches[row], slowdowns)
+        return max(present, records / target if target else 0.0)
 
     def _due(self, news: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come."""
@@ -280,14 +287,20 @@ class Retuner:
         points[present] = float(estimate), float(error)
         return fit_levels(self.allocator.tables[device].step_seconds, points)
 
-    def _pace(self, row: int, deviations: Floats, lead: Floats) -> Pace:
-        """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too."""
-        slowdowns = np.exp(self.detector.estimate(row) + deviations * self.detector.standard_error(row) + lead)
+    def _pace(self, row: int, deviations: Floats, lead: Floats, least: float = -np.inf) -> Pace:
+        """Return what is believed of an array's speeds, so many standard errors slower, and by `lead`, a log, too.
+
+        Nobody is taken to be faster than `least`, the log of a slowdown.
+        """
+        slowdowns = np.exp(
+            np.maximum(self.detector.estimate(row), least) + deviations * self.detector.standard_error(row) + lead
+        )
         own = dict[int, Floats]()
         for device, each in self._disturbances.of_row(row):
             if not each.trial:
                 levels, errors = self._levels(row, device, each)
-                seconds = self.allocator.tables[device].step_seconds * np.exp(levels + deviations[device] * errors)
+                levels = np.maximum(levels, least) + deviations[device] * errors
+                seconds = self.allocator.tables[device].step_seconds * np.exp(levels)
                 own[device], slowdowns[device] = np.maximum.accumulate(seconds), np.exp(lead[device])
         return self.allocator.replaced(own), slowdowns
 
@@ -329,7 +342,7 @@ class Retuner:
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
-                level[device] = 0.0 if each.trial else levels[new - 1]
+                self.detector.believe((row, device), 0.0 if each.trial else float(levels[new - 1]))
                 each.due = each.due and step + each.wait
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches
@@ -346,6 +359,9 @@ class Retuner:
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
         kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
+        # Seconds are what devices say: nobody takes records over because it claims to be faster than half of them are.
+        usual = float(np.quantile(self.detector.estimate(row)[alive], 0.5, method="lower"))
+        safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row], usual)
         shared = safely.fill(safely.best_target(safe, largest, int(self._initial.sum())), safe, largest)
         best = allocator.trim(kept, self._initial)
         for other in (plan, allocator.trim(shared, self._initial)):

@@ -30,7 +30,7 @@ class TunerArguments:
         total_steps: of the run, if batches stay.
         sync_seconds: what the exchange adds to each step.
         tuning_rules: when a retune is made.
-        shares_records: whether there are records that one device can take over from another: public ones.
+        shares_records: whether one device can take records over from another: all are public, and fill a step.
     """
 
     tables: Sequence[SpeedTable] | None

@@ -1,5 +1,6 @@
 """What a synchronous job will do on an array, before anything starts."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
+from host.core.tuning.batch_tuner import BatchTuner
+from host.policies.batching.device_speeds import speed_tables
 from host.policies.batching.fixed import FixedBatches
 from host.policies.batching.hypertune import HyperTune
+from host.policies.batching.make import make_rules
 from host.training.sync_plan import Records, SyncPlan, make_plan
 from tests.support.examples import examples
 from tests.support.sync import SHAPE, STORE
@@ -74,6 +78,36 @@ def test_the_steps_of_the_plan_are_those_that_the_queue_deals(
             break
         steps += 1
     assert plan.steps == steps
+
+
+def epoch_seconds(plan: SyncPlan, tuner: BatchTuner, slowed: int, slowdown: float, epochs: int = 2) -> float:
+    """Return the mean seconds of epochs in which a node takes so many times its table's, without those of the first."""
+    tables, queue, step, seconds = list(speed_tables(plan.classes).values()), plan.make_queue(None), 0, 0.0
+    factors = np.where(np.arange(len(plan.nodes)) == slowed, slowdown, 1.0)
+    while True:
+        batches = tuner.batches
+        queue.next_step(batches)
+        if queue.state.epoch > epochs:
+            return seconds / (epochs - 1)
+        step += 1
+        asked = np.maximum(batches, tuner.probes(step))
+        took = np.array([table.seconds(int(batch)) for table, batch in zip(tables, asked, strict=True)]) * factors
+        seconds += (queue.state.epoch > 1) * (took[batches > 0].max() + plan.sync_seconds)
+        tuner.observe(step, np.where(took > 0, took, np.nan))
+
+
+@pytest.mark.parametrize(("private", "public"), [((0, 0), 6_000), ((2_400, 2_400), 1_200), ((0, 0), 40)])
+def test_epochs_get_no_longer_by_records_that_are_taken_over(private: tuple[int, int], public: int) -> None:
+    """With private records the slowed drive's own bound the epoch: others would have public ones again."""
+    plan = plan_of(Records(private, public, 72), trains=False, tuner="hypertune", sync={"tuning": {"slow_batch": 24}})
+    plan = replace(plan, sync_seconds=max(plan.classes[node].speed.seconds(24) for node in NODES[:2]))
+    tables = list(speed_tables(plan.classes).values())
+    rules = make_rules(plan.job.sync.tuning)
+    capped = HyperTune(tables, np.array(plan.batches), rules, plan.steps, plan.sync_seconds)
+    shared = epoch_seconds(plan, plan.make_tuner(), 1, 6.0)
+    alone = epoch_seconds(plan, capped, 1, 6.0)
+    assert shared <= alone * (1 + 1e-9)
+    assert (shared < 0.99 * alone) == (not any(private) and public > 40)
 
 
 def test_a_round_of_so_many_steps_needs_no_counting() -> None:

@@ -112,11 +112,15 @@ async def test_a_drive_that_is_slowed_too_much_is_parked_watched_and_taken_back(
     parked, back = record.retunes
     assert (parked.after["csd-01"], back.before["csd-01"]) == (0, 0)
     assert back.after == parked.before == dict.fromkeys(THREE, 64)
+    taken = parked.after["csd-00"], parked.after["csd-02"]
+    assert min(taken) >= 64
+    assert sum(taken) <= 3 * 64
     without = [step for step in record.steps if parked.step <= step.step < back.step]
     assert 30 < back.step <= 30 + 8 + 3  # there is a probe every eight steps, and then one in each until it is clear
     seconds = {step.array_seconds for step in without}
     assert len(seconds) == 1
-    assert seconds.pop() < 1.01 * record.steps[1].array_seconds
+    # Taking records over is at least as fast as leaving them: two thirds of the records in the plan's step.
+    assert sum(taken) / seconds.pop() > 0.99 * 2 * 64 / record.steps[1].array_seconds
     probes = [step for step in run.drives[1].by_step if parked.step <= step < back.step]
     assert probes == [16, 24, 32, 33, 34]
     for step in without:
@@ -168,7 +172,9 @@ async def test_a_parked_drive_that_dies_at_its_probe_costs_nothing() -> None:
     (record,) = await run.run()
     assert [step.lost for step in record.steps if step.lost] == [["csd-01"]]
     assert len(record.steps) == 40
-    assert record.retunes[0].after == {"csd-00": 64, "csd-01": 0}
+    first = record.retunes[0].after
+    assert first["csd-01"] == 0
+    assert 64 <= first["csd-00"] <= 2 * 64
     assert all(part.device == "csd-00" for step in record.steps[10:] for part in step.devices)
 
 
@@ -198,7 +204,8 @@ async def test_a_retune_that_is_announced_to_a_drive_that_dies_before_the_step_h
     assert gone.after == {**announced.after, "csd-01": 0}
     step = record.steps[announced.step - 1]
     assert (step.step, step.lost) == (announced.step, ["csd-01"])
-    assert {part.device: part.batch_size for part in step.devices} == {"csd-00": 64, "csd-02": 64}
+    others = {name: batch for name, batch in announced.after.items() if name != "csd-01"}
+    assert {part.device: part.batch_size for part in step.devices} == others
     assert sum(part.weight for part in step.devices) == pytest.approx(1.0)
     # Its records come again, with the others.
     (lost,) = [drive.by_step[announced.step] for drive in calm.drives[1:2]]

@@ -226,8 +226,10 @@ async def test_hypertune_shrinks_the_slowed_drives_batch_and_gives_it_back() -> 
     rounds = await run.run()
     down, up = (retune for record in rounds for retune in record.retunes)
     assert 13 <= down.step <= 15
-    assert {d: down.after[d] for d in ("csd-00", "csd-02")} == {"csd-00": 64, "csd-02": 64}
-    assert 28 <= down.after["csd-01"] <= 32
+    # It is twice as slow, and is to be done when the others are, which take records over.
+    assert down.after["csd-00"] == down.after["csd-02"] >= 64
+    assert 0.4 * down.after["csd-00"] <= down.after["csd-01"] <= 0.5 * down.after["csd-00"]
+    assert 0.95 * 192 <= sum(down.after.values()) <= 192
     assert 28 <= up.step <= 30
     assert set(up.after.values()) == {64}
     steps = {step.step: step for record in rounds for step in record.steps}
@@ -327,7 +329,8 @@ async def test_a_parked_drives_private_records_are_computed_when_the_others_are_
 async def test_a_recovery_is_seen_when_the_run_has_become_longer_than_it_was_planned() -> None:
     run = SyncRun(
         *(StepDrive(f"csd-0{number}") for number in range(2)),
-        records=128 * 20,
+        records=128 * 20 - 2,
+        private=[1, 1],  # so that nobody takes records over, and steps have fewer
         tuner="hypertune",
         rounds=2,
         sync={"tuning": {"slow_batch": 64}},
