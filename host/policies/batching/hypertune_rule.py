@@ -26,14 +26,12 @@ from host.policies.batching.slowed_devices import EARLY_STEPS, SlowedDevice, Slo
 Pace = tuple[Allocator, Floats]
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
 PREFERENCE = 0.01
-# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
-MIN_GAIN = 0.005
-# For each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
-SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 3.0, 0.04, 1.2
-# A device with less than this share of its batch of the plan gets it back whenever that pays.
-RETURNED = 0.8
-# So many retunes of late do not count where all that change are as fast as their tables.
-FREE_RETURNS = 2
+# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds. For each
+# retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
+MIN_GAIN, SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 0.005, 3.0, 0.04, 1.2
+# A device with less than this share of its batch of the plan gets it back whenever that pays; so many retunes of late do
+# not count where all that change are as fast as their tables.
+RETURNED, FREE_RETURNS = 0.8, 2
 # A device that is off its table by no more keeps its batch, unless another target is better for all.
 SMALL = 0.05
 # The present batches are judged by levels that are so many standard errors lower.
@@ -212,9 +210,8 @@ class Retuner:
         What batches that were not seen take is uncertain, so all but the present ones are taken for `DOUBT` slower.
         """
         caps, most = np.where(self.alive[row], self._largest, 0), int(self._initial.sum())
-        (believed, slowdowns), (doubted, slower) = (
-            self._pace(row, self._zeros + errors, self._zeros) for errors in (0, DOUBT)
-        )
+        believed, slowdowns = self._pace(row, self._zeros, self._zeros)
+        doubted, slower = self._pace(row, self._zeros + DOUBT, self._zeros)
         target = (allocator := Allocator(doubted.tables, 0.0)).best_target(slower, caps, most)
         records = min(most, int(allocator.fill(target, slower, caps).sum()))
         present = Allocator(believed.tables, 0.0).rate(self.batches[row], slowdowns)
@@ -292,9 +289,8 @@ class Retuner:
 
         Nobody is taken to be faster than `least`, the log of a slowdown.
         """
-        slowdowns = np.exp(
-            np.maximum(self.detector.estimate(row), least) + deviations * self.detector.standard_error(row) + lead
-        )
+        estimate = np.maximum(self.detector.estimate(row), least)
+        slowdowns = np.exp(estimate + deviations * self.detector.standard_error(row) + lead)
         own = dict[int, Floats]()
         for device, each in self._disturbances.of_row(row):
             if not each.trial:
