@@ -26,11 +26,11 @@ from host.policies.batching.slowed_devices import EARLY_STEPS, SlowedDevice, Slo
 Pace = tuple[Allocator, Floats]
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
 PREFERENCE = 0.01
-# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds. For each
-# retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
+# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds. For
+# each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
 MIN_GAIN, SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 0.005, 3.0, 0.04, 1.2
-# A device with less than this share of its batch of the plan gets it back whenever that pays; so many retunes of late do
-# not count where all that change are as fast as their tables.
+# A device with less than this share of its batch of the plan gets it back whenever that pays; so many retunes of late
+# do not count where all that change are as fast as their tables.
 RETURNED, FREE_RETURNS = 0.8, 2
 # A device that is off its table by no more keeps its batch, unless another target is better for all.
 SMALL = 0.05
