@@ -238,13 +238,12 @@ class Retuner:
         """See which disturbances are others or over, and which may be; return of which devices to think for that."""
         news = np.zeros(jumped.shape, dtype=np.bool_)
         for where, each in list(self._disturbances.known.items()):
-            since = step - int(self._disturbances.changed_at[where])
+            since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
+            early = EARLY_STEPS if self.batches[where] else 2 * self._rules.probe_steps + 1
             if jumped[where]:
                 if each.trial:  # it is not over
                     each.put_off(step)
-                elif since > (
-                    EARLY_STEPS if self.batches[where] else 2 * self._rules.probe_steps + 1
-                ):  # it has changed, and what other batches took was before
+                elif since > early or each.saw_near(self.allocator.tables[where[1]].step_seconds, present):
                     del self._disturbances.known[where]
             elif each.trial and self.batches[where] != each.trial:  # that did not pay
                 each.put_off(step, 1)
@@ -338,7 +337,8 @@ class Retuner:
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
-                self.detector.believe((row, device), 0.0 if each.trial else float(levels[new - 1]))
+                unharmed = each.trial or abs(levels[new - 1]) < SNAP
+                self.detector.believe((row, device), 0.0 if unharmed else float(levels[new - 1]))
                 each.due = each.due and step + each.wait
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches

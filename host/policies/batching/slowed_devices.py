@@ -21,8 +21,8 @@ MOST_SEEN = 4
 # Standard error of a level beside its own, for noise of neighbouring steps is not independent; and how it grows with
 # the log of the distance from what was seen.
 LEAST_ERROR, DOUBT_BEYOND = 0.02, 0.05
-# Batches whose seconds differ by less, as a log, say nothing of a slope.
-APART = 0.15
+# Batches whose seconds differ by less, as a log, say nothing of a slope; nor do levels within so many standard errors.
+APART, ALIKE = 0.15, 2.0
 
 Seen = tuple[float, float]
 
@@ -53,6 +53,10 @@ class SlowedDevice:
     def slowed(self, least: float) -> list[int]:
         """Return the batches that were seen off their table by `least`, a log, or more."""
         return [batch for batch, (level, _) in self.seen.items() if level >= least]
+
+    def saw_near(self, table: Floats, batch: int) -> bool:
+        """Return whether a batch was seen that is so near this one that they can say nothing of a slope."""
+        return any(abs(np.log(table[batch - 1] / table[other - 1])) < APART for other in self.seen)
 
     def shows(self, table: Floats, batch: int, least: float) -> bool:
         """Return whether a batch would be off its table by `least`, a log, if a batch of 1 were unharmed."""
@@ -115,8 +119,8 @@ def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Float
 
     With one batch seen the device is slower by one factor. With more its seconds are a line against the table's from
     one to the next, and beyond them the line of the last two goes on: an offset and a slope. That is exact for what is
-    added to every step and for what makes records beyond the first slower. Never less than the table's, or than a
-    factor seen below 1.
+    added to every step and for what makes records beyond the first slower. Where these two are as slow as each other,
+    for all that is known, one factor goes on. Never less than the table's, or than a factor seen below 1.
 
     Args:
         table: (batches,) seconds of batches from 1 on, never falling.
@@ -134,8 +138,10 @@ def fit_levels(table: Floats, points: Mapping[int, Seen]) -> tuple[Floats, Float
     if len(at) == 1:
         return np.full(len(table), levels[0]), np.full(len(table), errors[0])
     seconds = np.maximum.accumulate(at * np.exp(levels))
-    slopes, inside = np.diff(seconds) / np.diff(at), np.clip(table, at[0], at[-1])
-    line = np.interp(table, at, seconds) + (table - inside) * np.where(table < at[0], slopes[0], slopes[-1])
+    errors, inside = np.hypot(errors, LEAST_ERROR), np.clip(table, at[0], at[-1])
+    differ = np.abs(np.diff(levels)) > ALIKE * np.hypot(errors[:-1], errors[1:])
+    slopes = np.where(differ[[0, -1]], (np.diff(seconds) / np.diff(at))[[0, -1]], (seconds / at)[[0, -1]])
+    line = np.interp(table, at, seconds) + (table - inside) * np.where(table < at[0], *slopes)
     line = np.maximum(line, table * min(1.0, float(np.exp(levels.min()))))
-    errors = np.interp(table, at, np.hypot(errors, LEAST_ERROR)) + DOUBT_BEYOND * np.abs(np.log(table / inside))
+    errors = np.interp(table, at, errors) + DOUBT_BEYOND * np.abs(np.log(table / inside))
     return np.log(line / table), errors

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ConfigurationError, DeviceError
@@ -62,6 +62,8 @@ def test_it_is_a_tuner() -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 4), st.floats(0.25, 0.95), st.floats(0, 0.02), st.integers(0, 1000))
+@example(4, 0.5, 0.0156, 0)  # levels that noise makes unlike are no slope
+@example(4, 0.5, 0.0156, 78)  # it is over right after a small retune
 @settings(max_examples=examples(50), deadline=None)
 def test_a_slowed_device_gets_what_it_can_do_in_time_and_all_of_it_back(
     device: int, loss: float, noise: float, seed: int
