@@ -102,7 +102,7 @@ class SampledSteps:
         # Devices to look at, and those that another one's change has warned of.
         self._suspects: set[str] = set()
         self._warned: set[str] = set()
-        self._checks = self._last_counted = 0
+        self._checks = self._last_looked = 0
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
         self._counted_steps = 0
 
@@ -203,9 +203,10 @@ class SampledSteps:
             if missing[stratum] > 0 and device not in chosen:
                 missing[stratum] -= 1
                 chosen.append(device)
-        if step - self._last_counted >= CHECK_STEPS and not chosen and begun:
+        if step - self._last_looked >= CHECK_STEPS and not chosen and begun:
             chosen.append(self.next_in_turn(list(begun)))
-        self._last_counted = step if chosen else self._last_counted
+        if any(self.strata[begun[device]].count > 1 for device in chosen):  # of others a step looks at nothing
+            self._last_looked = step
         return chosen
 
     def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:

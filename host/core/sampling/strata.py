@@ -102,10 +102,11 @@ class StratumSamples:
         return math.sqrt(self.squares / (len(self.later) - 1)) / self.mean.total
 
     def holds(self, seconds: PhaseSeconds, deviation: float) -> bool:
-        """Return whether a step is of this stratum, whose steps have at least this relative `deviation`."""
+        """Return whether a step is of this stratum; of one with few steps these have at least this `deviation`."""
         if self.count < 2:
             return True
-        spread = max(deviation, self.deviation) * math.sqrt(1 + 1 / len(self.later))
+        own = self.deviation if len(self.later) >= _LEAST_KEPT else max(deviation, self.deviation)
+        spread = own * math.sqrt(1 + 1 / len(self.later))
         limit = max(_LEAST_CHANGE, float(stdtrit(len(self.later) - 1, (1 + _OUTSIDE) / 2)) * spread)
         return abs(seconds.total - self.mean.total) <= limit * self.mean.total
 

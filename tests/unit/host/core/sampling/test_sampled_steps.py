@@ -159,6 +159,17 @@ def test_a_doubt_is_of_its_stratum_alone() -> None:
     assert sampled.count("a", idle, seconds_of(1.5)).level == 1
 
 
+@given(st.integers(1, CHECK_STEPS))
+def test_steps_of_a_new_size_put_no_check_off(place: int) -> None:
+    """The last batch of an epoch is smaller; to count it says nothing of the others."""
+    sampled = SampledSteps()
+    run_steps(sampled, {"a": 8}, 21, lambda step, device, stratum: 1.0)  # the last one was looked at
+    for number in range(1, CHECK_STEPS + 2):
+        size = {"a": 5 if number == place else 8}
+        run_steps(sampled, size, 1, lambda step, device, stratum: 1.3, first=21 + number)
+    assert sampled.level("a", (8, 8)) == 1
+
+
 def test_when_one_drive_changes_the_others_are_looked_at_when_it_is_sure() -> None:
     sampled = SampledSteps()
     sizes = {"a": 8, "b": 8, "c": 8}
