@@ -69,9 +69,8 @@ class CommunicationSection(Config):
         slice_bytes = usual.slice_bytes if self.slice is None else int(self.slice)
         # What is under way beside a slice stays, whatever the slice.
         beside_bytes = (usual.credit_bytes or 0) - (usual.slice_bytes or 0)
-        credit_bytes = min(model_bytes, (slice_bytes or 0) + beside_bytes)
-        if self.credit is not None:
-            credit_bytes = int(self.credit)
+        usual_credit_bytes = min(model_bytes, (slice_bytes or 0) + beside_bytes)
+        credit_bytes = usual_credit_bytes if self.credit is None else int(self.credit)
         return replace(usual, slice_bytes=slice_bytes, credit_bytes=credit_bytes)
 
 

@@ -16,7 +16,7 @@ from csd_emu.perfmodel.timeline import Link
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
 from csd_lab.bench.harness import Bench
-from csd_lab.bench.placement import placement_wall, seeds_development, seeds_final
+from csd_lab.bench.placement import placement_development_seeds, placement_final_seeds, placement_wall
 from csd_lab.bench.placement.placement_case import Told
 from csd_lab.bench.placement.placement_world import DrawnPlacement, draw_case
 from firmware_agent.common.send_queue import TransferSettings
@@ -45,7 +45,9 @@ def bench_placement_world(bench: Bench, quick: bool = False) -> BenchReport:
     `auto_over_best_wall`, the mean over four cases of the shortest steps, `auto_worst_wall`, and
     `auto_over_best_wall_median`, of the median steps, which other work on the machine moves.
     """
-    seeds = [bench.seed + seed for seed in (seeds_development.SEEDS if quick else seeds_final.SEEDS)]
+    seeds = [
+        bench.seed + seed for seed in (placement_development_seeds.SEEDS if quick else placement_final_seeds.SEEDS)
+    ]
     bench.progress.stage("every cut of drawn cases")
     samples = []
     for number, seed in enumerate(seeds):

@@ -217,15 +217,11 @@ class SampledSteps:
         """
         doubted = [device for device in begun if device in self._suspects and self._devices[device].doubted]
         self._suspects.difference_update(doubted)
-        return (
-            doubted
-            or [
-                device
-                for device, stratum in begun.items()
-                if self.mean(stratum._replace(level=self.level(device, stratum.size))) is None
-                or (stratum.stage == START and self._machines[0][stratum.size] == 1)
-            ][:1]
-        )
+        for device, stratum in () if doubted else begun.items():
+            now = stratum._replace(level=self.level(device, stratum.size))
+            if self.mean(now) is None or (stratum.stage == START and self._machines[0][stratum.size] == 1):
+                return [device]
+        return doubted
 
     def next_in_turn(self, devices: Sequence[str]) -> str:
         """Return whose turn it is to be looked at."""
@@ -311,10 +307,8 @@ class SampledSteps:
             for after in other.alike[:1]
             if self.strata[after].count
         ]
-        if not others:
-            return self.strata[base].mean
         more = [
-            math.fsum(getattr(after, phase) - getattr(before, phase) for after, before in others) / len(others)
+            math.fsum(getattr(after, phase) - getattr(before, phase) for after, before in others) / max(1, len(others))
             for phase in _PHASES
         ]
         return PhaseSeconds(

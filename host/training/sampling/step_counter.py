@@ -76,6 +76,7 @@ class StepCounter:
         self._sessions: list[DeviceSession | None] = [None] * len(self._machines)
         # Drive -> the session of its last step: behind another one its steps are first ones again.
         self._drives: dict[str, DeviceSession] = {}
+        # Strata of which an event has told: their steps differ, or cannot be counted.
         self._told: set[Stratum] = set()
         # Of the task that competes in the part that each machine counts now.
         self._weights = [0] * len(self._machines)
@@ -111,9 +112,8 @@ class StepCounter:
 
             await all_or_none(map(count, range(len(self._machines))))
             chosen = self.steps.choose_again(begun)
-        else:
-            if chosen:
-                raise DeviceLost("no virtual machine stays for long enough to count a step")
+        if chosen:
+            raise DeviceLost("no virtual machine stays for long enough to count a step")
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
@@ -201,7 +201,7 @@ class StepCounter:
 
         async def visit(session: DeviceSession) -> PhaseSeconds:
             self._weights[number] = competitor
-            self._is_new(number, session)
+            self._note_session(number, session)
             probe = StepWork(session, records, work.micro_batch)
             outcome = (await self._exchanges[number].visit(outbound, [], gathering, [probe], extensions))[0]
             if isinstance(outcome.error, DeviceFailed):
@@ -216,12 +216,11 @@ class StepCounter:
 
         return await self._machines[number].work(visit)
 
-    def _is_new(self, number: int, session: DeviceSession) -> bool:
-        """Return whether a machine's session is another than before, of a machine that has computed nothing yet."""
-        known, self._sessions[number] = self._sessions[number], session
-        if known is not session:
+    def _note_session(self, number: int, session: DeviceSession) -> None:
+        """Take note whose session a machine has; another one than before is of a machine that has computed nothing."""
+        if self._sessions[number] is not session:
+            self._sessions[number] = session
             self.steps.restart(number)
-        return known is not session
 
     async def _count_parts_of_round(
         self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]]
@@ -309,10 +308,9 @@ class StepCounter:
         competitor: int,
     ) -> Trained:
         deadline = Deadline(self._job.watchdog)
-        if self._is_new(0, session):
-            self._sessions[0] = None
+        if self._sessions[0] is not session:
             await prepare_device(session, self._frame, deadline)
-            self._sessions[0] = session
+            self._note_session(0, session)
         await self._machines[0].disturb(session, competitor, deadline)
         for message in messages:
             await session.send_encoded(message, deadline)

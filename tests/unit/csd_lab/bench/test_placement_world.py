@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_lab.bench.placement import placement_case, placement_draws, placement_world, seeds_development, seeds_final
+from csd_lab.bench.placement import (
+    placement_case,
+    placement_development_seeds,
+    placement_draws,
+    placement_final_seeds,
+    placement_world,
+)
 from csd_lab.bench.placement.bench_placement_world import CASES_PER_SEED, POLICIES, figures_of, judge, problem_of
 from csd_lab.bench.placement.placement_case import PlacementTruth
 from csd_lab.bench.placement.placement_world import LABEL_BYTES, DrawnPlacement, draw_case, share_fairly
@@ -116,8 +122,8 @@ def test_the_world_shares_no_code_with_the_timeline() -> None:
 
 
 def test_seeds_of_development_are_none_of_the_final_ones() -> None:
-    assert len(seeds_development.SEEDS) == len(seeds_final.SEEDS) == 10
-    assert not set(seeds_development.SEEDS) & set(seeds_final.SEEDS)
+    assert len(placement_development_seeds.SEEDS) == len(placement_final_seeds.SEEDS) == 10
+    assert not set(placement_development_seeds.SEEDS) & set(placement_final_seeds.SEEDS)
 
 
 def test_a_case_is_drawn_again_as_it_was_and_a_policy_is_told_nothing_that_is_hidden() -> None:
