@@ -101,6 +101,7 @@ class RecordedSteps:
 
     Attributes:
         donors: drives that took about as many steps as any.
+        sizes: records of their steps.
     """
 
     def __init__(self, series: StepSeries) -> None:
@@ -115,6 +116,7 @@ class RecordedSteps:
             if not series.sync:
                 kind = place.encode(part.steps[-1].weight if part.steps else 0)
                 self._add(kind, part.device, place.age, part.encode_seconds)
+        self.sizes = {kind.records for kind in self._found if kind.records}
         most = max(place.age for place in places.values())
         self.donors = [device for device, place in places.items() if place.age >= _DONORS_SHARE * most]
 
@@ -196,11 +198,13 @@ class _Donor:
         """Let arrays go."""
 
     def step(self, records: int) -> PhaseSeconds:
-        """Return the seconds of the next step."""
-        return self._draw(self._place.next(records, self.weight))
+        """Return the seconds of the next step; of a look, whose size no drive took, in proportion to the closest."""
+        closest = min(self._recorded.sizes, key=lambda size: abs(size - records))
+        kind = self._place.next(records, self.weight)._replace(records=closest)
+        return self._draw(kind, records / closest)
 
-    def _draw(self, kind: StepKind) -> PhaseSeconds:
-        return PhaseSeconds(forward=self._recorded.draw(kind, self._donor, self._place.age, self._rng))
+    def _draw(self, kind: StepKind, factor: float = 1.0) -> PhaseSeconds:
+        return PhaseSeconds(forward=factor * self._recorded.draw(kind, self._donor, self._place.age, self._rng))
 
 
 class _DrawnExchange:
@@ -245,7 +249,7 @@ class ReplayCounter(StepCounter):
         return self._competing.get(device, 0)
 
     def _make_exchange(self, number: int) -> Any:
-        return _DrawnExchange(self.donor, lambda: self._weights[number])
+        return _DrawnExchange(self.donor, lambda: self._counting[number].weight)
 
 
 def _ignore(device: str, what: EventKind, detail: str) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.sampling.drive_progress import DriveProgress, DriveTotals
+from host.core.sampling.looks import SURE_STEPS, Looks
 from host.core.sampling.sampling_record import DriveSeconds, SamplingRecord
 from host.core.sampling.strata import (
     ENCODE,
@@ -29,58 +30,21 @@ from host.core.sampling.strata import (
     Size,
     Stratum,
     StratumSamples,
+    find_level,
+    fits,
     phase_values,
 )
 from host.core.sampling.stratum_record import list_strata
 
-# So many steps of the first two stages are counted before the mean stands for others, from this share of all seconds
-# on; of a stratum with less of them fewer, but the least; more, up to the most, if they differ, until half of the
-# interval of their mean, times that share, is so small. Never more are counted than the mean stands for.
-STEADY_STEPS, LEAST_STEPS, MOST_STEPS, _LARGE_SHARE, _ENOUGH = 4, 2, 20, 0.1, 0.007
-# In a synchronous run a step is counted at least every so many, the drives taking turns.
-CHECK_STEPS = 5
+# So many steps of a stratum are counted before the mean stands for others; more, up to the most, if they differ, until
+# half of the interval of all means together is so small a part of all seconds. Never more than the mean stands for.
+LEAST_STEPS, MOST_STEPS, _ENOUGH = 2, 20, 0.007
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all, for a machine takes fewer steps
 # than the drives, and its first dozens are slower; of what a machine's first step of all takes longer than its second,
 # which differs from machine to machine by a third (standard deviation); and of what other first steps take longer than
 # steady ones, which differs by a tenth (`csd-emu bench sampled`, ten jobs).
 MACHINE_SPREAD, START_SPREAD, FIRST_SPREAD = 0.002, 0.7, 0.3
 _PHASES = PhaseSeconds.__struct_fields__
-
-
-@dataclass
-class _Device:
-    """What is known of a drive.
-
-    Attributes:
-        steps: its steps of each size.
-        rounds: how many it began.
-        levels: of each size.
-        doubted: stratum -> a step that did not fit it, until another one of it was counted.
-    """
-
-    steps: Counter[Size] = field(default_factory=Counter)
-    rounds: int = 0
-    levels: Counter[Size] = field(default_factory=Counter)
-    doubted: dict[Stratum, PhaseSeconds] = field(default_factory=dict)
-
-
-@dataclass
-class _Totals:
-    """What a device did since the last record.
-
-    Attributes:
-        taken: stratum -> steps that its mean stands for.
-        shares: stratum -> sum, over these steps, of one over how many were counted by then.
-        own: stratum -> steps of its own that were counted.
-        own_seconds: of these.
-        failed: whether a stratum had no counted step.
-    """
-
-    taken: Counter[Stratum] = field(default_factory=Counter)
-    shares: defaultdict[Stratum, float] = field(default_factory=lambda: defaultdict(float))
-    own: Counter[Stratum] = field(default_factory=Counter)
-    own_seconds: float = 0.0
-    failed: bool = False
 
 
 class SampledSteps:
@@ -93,8 +57,9 @@ class SampledSteps:
     def __init__(self, machines: int = 1) -> None:
         """Begin with nothing counted, by so many virtual machines."""
         self.strata: defaultdict[Stratum, StratumSamples] = defaultdict(StratumSamples)
+        self._looks = Looks()
         self._machines = [Counter[Size]() for _ in range(machines)]
-        self._devices: defaultdict[str, _Device] = defaultdict(_Device)
+        self._devices: defaultdict[str, DriveProgress] = defaultdict(DriveProgress)
         # Steps that were begun.
         self._begun: Counter[Stratum] = Counter()
         # Steps that have a mean's seconds.
@@ -102,8 +67,7 @@ class SampledSteps:
         # Devices to look at, and those that another one's change has warned of.
         self._suspects: set[str] = set()
         self._warned: set[str] = set()
-        self._checks = self._last_looked = 0
-        self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
+        self._totals: defaultdict[str, DriveTotals] = defaultdict(DriveTotals)
         self._counted_steps = 0
 
     def deviation(self, stratum: Stratum) -> float:
@@ -159,10 +123,12 @@ class SampledSteps:
         if not stratum.is_steady or not begun:
             return 0
         seconds = self._guess_seconds()
-        part = min(1.0, seconds[stratum] / sum(seconds.values()) / _LARGE_SHARE)
-        differing = min(MOST_STEPS, math.ceil((2 * part * samples.deviation / _ENOUGH) ** 2))
-        wanted = max(LEAST_STEPS, math.ceil(part * STEADY_STEPS), differing)
-        return max(0, min(wanted, begun) - samples.count)
+        whole = sum(seconds.values())
+        share = seconds[stratum] / whole
+        # Neyman's allocation: as their shares times their deviations, so many that all means together are known well.
+        spread = math.fsum(part / whole * self.strata[other].deviation for other, part in seconds.items())
+        differing = min(MOST_STEPS, math.ceil(share * samples.deviation * spread * (2 / _ENOUGH) ** 2))
+        return max(0, min(max(LEAST_STEPS, differing), begun) - samples.count)
 
     def _guess_seconds(self) -> dict[Stratum, float]:
         """Return the seconds of all steps that were begun; of strata without a counted one by their records."""
@@ -182,6 +148,7 @@ class SampledSteps:
         self._machines[machine].clear()
         for state in self._devices.values():
             state.doubted = {stratum: seconds for stratum, seconds in state.doubted.items() if stratum.is_steady}
+            state.looked.clear()
 
     def restart_device(self, device: str) -> None:
         """Take note that a device begins anew, having been away."""
@@ -196,18 +163,32 @@ class SampledSteps:
             step: its number.
             begun: device -> stratum of its part.
         """
-        chosen = [device for device in begun if device in self._suspects]
+        looked = {device: self.now(device, begun[device]) in self._devices[device].looked for device in begun}
+        chosen = [device for device in begun if device in self._suspects or looked[device]]
         self._suspects.difference_update(chosen)
         missing = {stratum: self.lacks(stratum) for stratum in set(begun.values())}
         for device, stratum in begun.items():
             if missing[stratum] > 0 and device not in chosen:
                 missing[stratum] -= 1
                 chosen.append(device)
-        if step - self._last_looked >= CHECK_STEPS and not chosen and begun:
-            chosen.append(self.next_in_turn(list(begun)))
         if any(self.strata[begun[device]].count > 1 for device in chosen):  # of others a step looks at nothing
-            self._last_looked = step
+            self._looks.last_step = step
         return chosen
+
+    def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[int]] | None:
+        """Return the device whose part of a synchronous step is looked at while later ones go on; None if none is due.
+
+        Arguments are those of `choose`. With it come the records of each look: of one at the whole step all, else a
+        part, which says whether anything has changed; of such looks there are more at first, until they are known.
+        """
+        if not begun or not self._looks.due(step):
+            return None
+        device = self._looks.next_in_turn(list(begun))
+        stratum = self.now(device, begun[device])
+        if not stratum.is_steady:
+            return None
+        self._looks.last_step = step
+        return device, self._looks.plan(stratum, self.strata[stratum], self._machines[0])
 
     def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:
         """Return the devices whose parts of the same step are counted once more, having been counted or not.
@@ -218,15 +199,10 @@ class SampledSteps:
         doubted = [device for device in begun if device in self._suspects and self._devices[device].doubted]
         self._suspects.difference_update(doubted)
         for device, stratum in () if doubted else begun.items():
-            now = stratum._replace(level=self.level(device, stratum.size))
+            now = self.now(device, stratum)
             if self.mean(now) is None or (stratum.stage == START and self._machines[0][stratum.size] == 1):
                 return [device]
         return doubted
-
-    def next_in_turn(self, devices: Sequence[str]) -> str:
-        """Return whose turn it is to be looked at."""
-        self._checks += 1
-        return devices[self._checks % len(devices)]
 
     def count(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> Stratum:
         """Take note of a device's step that a machine has counted; return its stratum, which has the machine's stage.
@@ -239,21 +215,39 @@ class SampledSteps:
             usual = STEADY if stratum.stage in (START, *STAGES.values()) else stratum.stage
             stratum = stratum._replace(stage=_stage_of(self._machines[machine], stratum.size, usual))
         state, size = self._devices[device], stratum.size
-        stratum = stratum._replace(level=state.levels[size])
-        doubted = state.doubted.pop(stratum, None)
-        if not self.strata[stratum].holds(seconds, self.deviation(stratum)):
+        stratum = self.now(device, stratum)
+        doubted, looked = state.doubted.pop(stratum, None), state.looked.pop(stratum, None)
+        both = [each for each in (doubted, seconds) if each is not None]
+        if not fits(self.strata, stratum, seconds, self.deviation(stratum)):
             if doubted is None and device not in self._warned:  # the next one says if it was an interrupt
                 state.doubted[stratum] = seconds
                 self._suspects.add(device)
                 return stratum
-            state.levels[size] += 1
-            stratum = stratum._replace(level=state.levels[size])
+            state.levels[size] = find_level(self.strata, stratum, both, self.deviation(stratum))
+            stratum, looked = stratum._replace(level=state.levels[size]), None
             self._suspects = set(self._devices) - {device}
             self._warned |= self._suspects
         self._warned.discard(device)
-        for each in filter(None, (doubted, seconds)):
+        for each in both:
             self.strata[stratum].add(each)
+        if looked is not None:
+            self._looks.samples[stratum].add(looked)
         return stratum
+
+    def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> None:
+        """Take note of a look at a device's steady step; if it does not fit, a whole step is counted soon."""
+        size = self._looks.size(stratum)
+        self._machines[machine][size] += 1
+        if self._machines[machine][size] <= len(STAGES) or stratum != self.now(device, stratum):
+            return
+        if fits(self._looks.samples, stratum, seconds, self.deviation(stratum)):
+            self._looks.samples[stratum].add(seconds)
+        else:
+            self._devices[device].looked[stratum] = seconds
+
+    def next_in_turn(self, devices: Sequence[str]) -> str:
+        """Return whose turn it is to be looked at."""
+        return self._looks.next_in_turn(devices)
 
     def next_suspect(self, devices: Collection[str]) -> str | None:
         """Return one of the devices that are to be looked at, once; None if there is none."""
@@ -264,11 +258,15 @@ class SampledSteps:
     def irregular(self, stratum: Stratum) -> bool:
         """Return whether steady steps of one kind differ, by more than interrupts account for."""
         samples = self.strata[stratum]
-        return stratum.is_steady and samples.count >= 2 * STEADY_STEPS and samples.deviation > IRREGULAR
+        return stratum.is_steady and samples.count >= SURE_STEPS and samples.deviation > IRREGULAR
 
     def level(self, device: str, size: Size) -> int:
-        """Return how often a device was seen to take another time for a size than before."""
+        """Return which of the times that steps of a size were seen to take a device takes now."""
         return self._devices[device].levels[size]
+
+    def now(self, device: str, stratum: Stratum) -> Stratum:
+        """Return the same stratum of the level that a device has now."""
+        return stratum._replace(level=self.level(device, stratum.size))
 
     def take(self, device: str, strata: Sequence[Stratum], counted: PhaseSeconds | None = None) -> PhaseSeconds | None:
         """Return the seconds of what a device did: `counted` ones, or the means of its steps' strata.
@@ -317,7 +315,7 @@ class SampledSteps:
 
     def record(self) -> SamplingRecord:
         """Return how far all that was taken since the last record rests on samples."""
-        totals, self._totals = self._totals, defaultdict(_Totals)
+        totals, self._totals = self._totals, defaultdict(DriveTotals)
         counted, self._counted_steps = self._counted_steps, 0
         seconds = {device: self._seconds(each) for device, each in totals.items()}
         steps = sum(n for each in totals.values() for s, n in (each.taken + each.own).items() if s.stage != ENCODE)
@@ -338,14 +336,14 @@ class SampledSteps:
             drives=drives,
         )
 
-    def _seconds(self, totals: _Totals) -> float:
+    def _seconds(self, totals: DriveTotals) -> float:
         return totals.own_seconds + math.fsum(n * self._mean_seconds(s) for s, n in totals.taken.items())
 
     def _mean_seconds(self, stratum: Stratum) -> float:
         mean = self.mean(stratum)
         return 0.0 if mean is None else mean.total
 
-    def _half_width(self, totals: _Totals, seconds: float) -> float:
+    def _half_width(self, totals: DriveTotals, seconds: float) -> float:
         """Return the half width, seconds, of the 95 % interval of a device's seconds.
 
         Of n steps with a stratum's mean of k counted ones and standard deviation s the variance is (n / k + 1) n s^2;

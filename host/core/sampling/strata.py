@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
@@ -20,7 +21,9 @@ STAGES = {1: "first", 2: "second"}
 FIRST_STAGES = [FIRST_ROUND, FIRST_ROUND, "third", "fourth"]
 ROUND_STAGES = ["first of a round", "second of a round"]
 # A step lies outside its stratum if it differs by more than its interval of this level, and than so much.
-_OUTSIDE, _LEAST_CHANGE = 0.999, 0.015
+_OUTSIDE, _LEAST_CHANGE = 0.99, 0.015
+# A step is of another level than its own where that is so many times likelier.
+_LIKELIER = 20.0
 # Standard deviation over the mean that neither interrupts in a machine nor its age account for.
 IRREGULAR = 0.01
 # How many of the later half of a stratum's counted steps speak for it.
@@ -38,7 +41,7 @@ class Stratum(NamedTuple):
         micro_batch: at most so many of them are computed at a time.
         weight: cgroup weight of the task that competes.
         stage: of the job.
-        level: how often the drive was seen to take another time for this size without a reason that is known.
+        level: which of the times that steps of this size were seen to take without a reason that is known.
     """
 
     records: int
@@ -105,12 +108,63 @@ class StratumSamples:
         """Return whether a step is of this stratum; of one with few steps these have at least this `deviation`."""
         if self.count < 2:
             return True
-        own = self.deviation if len(self.later) >= _LEAST_KEPT else max(deviation, self.deviation)
-        spread = own * math.sqrt(1 + 1 / len(self.later))
-        limit = max(_LEAST_CHANGE, float(stdtrit(len(self.later) - 1, (1 + _OUTSIDE) / 2)) * spread)
+        quantile = float(stdtrit(len(self.later) - 1, (1 + _OUTSIDE) / 2))
+        limit = max(_LEAST_CHANGE, quantile * self._spread(deviation))
         return abs(seconds.total - self.mean.total) <= limit * self.mean.total
+
+    def log_density(self, seconds: PhaseSeconds, deviation: float) -> float:
+        """Return the logarithm of the density of a step of this stratum, by a normal distribution, but for a constant.
+
+        Of a stratum whose steps differ by less than the least change the density is that of such a change.
+        """
+        spread = max(_LEAST_CHANGE, self._spread(deviation)) * self.mean.total
+        return -math.log(spread) - ((seconds.total - self.mean.total) / spread) ** 2 / 2
+
+    def _spread(self, deviation: float) -> float:
+        """Return the relative standard deviation of another step; of few steps these have at least this `deviation`."""
+        own = self.deviation if len(self.later) >= _LEAST_KEPT else max(deviation, self.deviation)
+        return own * math.sqrt(1 + 1 / len(self.later))
 
 
 def phase_values(seconds: PhaseSeconds) -> list[float]:
     """Return the seconds of each phase, in the order of the fields."""
     return [getattr(seconds, phase) for phase in PhaseSeconds.__struct_fields__]
+
+
+def fits(samples: Mapping[Stratum, StratumSamples], stratum: Stratum, seconds: PhaseSeconds, deviation: float) -> bool:
+    """Return whether a step is of this stratum, and not of another level of it that is far likelier.
+
+    Args:
+        samples: of the strata.
+        stratum: that it should be of.
+        seconds: of the step.
+        deviation: see `StratumSamples.holds`.
+    """
+    if not (own := samples[stratum]).holds(seconds, deviation):
+        return False
+    return own.count < 2 or all(
+        other.log_density(seconds, deviation) < own.log_density(seconds, deviation) + math.log(_LIKELIER)
+        for other in _other_levels(samples, stratum).values()
+    )
+
+
+def find_level(
+    samples: Mapping[Stratum, StratumSamples], stratum: Stratum, steps: Sequence[PhaseSeconds], deviation: float
+) -> int:
+    """Return the likeliest of the other levels of a stratum that hold these steps; a new one if none does."""
+    holding = {
+        level: math.fsum(other.log_density(each, deviation) for each in steps)
+        for level, other in _other_levels(samples, stratum).items()
+        if all(other.holds(each, deviation) for each in steps)
+    }
+    new = 1 + max(other.level for other in samples if other.size == stratum.size)
+    return max(holding, key=holding.__getitem__, default=new)
+
+
+def _other_levels(samples: Mapping[Stratum, StratumSamples], stratum: Stratum) -> dict[int, StratumSamples]:
+    """Return level -> what was counted of the same kind of steps, of the other levels that are known."""
+    return {
+        other.level: found
+        for other, found in samples.items()
+        if found.count >= 2 and other != stratum == other._replace(level=stratum.level)
+    }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from host.config.job_file import JobConfig
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
+from host.core.sampling.looks import LOOK_LAG
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
 from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
@@ -45,6 +47,31 @@ class RoundPart(NamedTuple):
     device: str
     stratum: Stratum
     place: int
+
+
+class _Look(NamedTuple):
+    """Looks that are counted while later steps go on: at which step, whose, of which stratum, of how many records."""
+
+    step: int
+    device: str
+    stratum: Stratum
+    records: list[int]
+    seconds: asyncio.Task[list[PhaseSeconds]]
+
+
+@dataclass
+class _Counting:
+    """What a machine counts now.
+
+    Attributes:
+        exchange: with it.
+        session: with which it last worked.
+        weight: of the task that competes.
+    """
+
+    exchange: StepExchange
+    session: DeviceSession | None = None
+    weight: int = 0
 
 
 class StepCounter:
@@ -72,14 +99,12 @@ class StepCounter:
         self._frame, self._job = msgspec.structs.replace(frame, overlap=False), job
         self._machines, self._places, self._weight_of, self._on_event = list(machines), places, weight_of, on_event
         self.steps = SampledSteps(len(self._machines))
-        self._exchanges = [self._make_exchange(number) for number in range(len(self._machines))]
-        self._sessions: list[DeviceSession | None] = [None] * len(self._machines)
+        self._counting = [_Counting(self._make_exchange(number)) for number in range(len(self._machines))]
+        self._look: _Look | None = None
         # Drive -> the session of its last step: behind another one its steps are first ones again.
         self._drives: dict[str, DeviceSession] = {}
         # Strata of which an event has told: their steps differ, or cannot be counted.
         self._told: set[Stratum] = set()
-        # Of the task that competes in the part that each machine counts now.
-        self._weights = [0] * len(self._machines)
 
     async def count_step(
         self,
@@ -96,6 +121,7 @@ class StepCounter:
             device: self.steps.begin_step(device, len(o.work.records), o.work.micro_batch, self._weight_of(device))
             for device, o in own.items()
         }
+        await self._end_look(outbound.number)
         counted: dict[str, PhaseSeconds] = {}
         chosen = self.steps.choose(outbound.number, begun)
         for _ in range(_MOST_TURNS * len(begun)):  # until all strata have steps: a machine's first ones may be others
@@ -114,9 +140,33 @@ class StepCounter:
             chosen = self.steps.choose_again(begun)
         if chosen:
             raise DeviceLost("no virtual machine stays for long enough to count a step")
+        if self._look is None and (due := self.steps.look(outbound.number, begun)) is not None:
+            device, records = due
+            stratum, work = self.steps.now(device, begun[device]), own[device].work
+
+            async def look() -> list[PhaseSeconds]:
+                works = [replace(work, records=work.records[:count]) for count in records]
+                shared = stratum.weight, outbound, gathering, extensions
+                return [await self._count_part(0, part, *shared) for part in works]
+
+            seconds = asyncio.create_task(look())
+            seconds.add_done_callback(lambda task: task.cancelled() or task.exception())  # the run may end before
+            self._look = _Look(outbound.number, device, stratum, records, seconds)
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
+
+    async def _end_look(self, step: int) -> None:
+        """Take in what the look of some steps ago counted, if it is due in this step."""
+        look = self._look
+        if look is None or step < look.step + LOOK_LAG:
+            return
+        self._look = None
+        for records, seconds in zip(look.records, await look.seconds, strict=True):
+            if records < look.stratum.records:
+                self.steps.count_look(look.device, look.stratum, seconds)
+            else:
+                self._count(look.device, look.stratum, seconds)
 
     async def count_round(
         self, number: int, weights: Mapping[str, Array], answers: Sequence[RoundAnswer]
@@ -165,11 +215,8 @@ class StepCounter:
             )
         return found
 
-    def _now(self, device: str, strata: Sequence[Stratum]) -> list[Stratum]:
-        return [stratum._replace(level=self.steps.level(device, stratum.size)) for stratum in strata]
-
     def _taken(self, device: str, strata: Sequence[Stratum], counted: PhaseSeconds | None = None) -> PhaseSeconds:
-        return self.steps.take(device, self._now(device, strata), counted) or PhaseSeconds()
+        return self.steps.take(device, [self.steps.now(device, each) for each in strata], counted) or PhaseSeconds()
 
     def _with_seconds(self, outcome: DeviceOutcome, stratum: Stratum, counted: PhaseSeconds | None) -> DeviceOutcome:
         if outcome.stepped is None:
@@ -179,7 +226,7 @@ class StepCounter:
 
     def _make_exchange(self, number: int) -> StepExchange:
         async def disturb(session: DeviceSession, _: int, deadline: Deadline) -> None:
-            await self._machines[number].disturb(session, self._weights[number], deadline)
+            await self._machines[number].disturb(session, self._counting[number].weight, deadline)
 
         return StepExchange(self._frame, self._job.watchdog, lambda *_: None, disturb, failures=Failures(goes_on=True))
 
@@ -200,10 +247,10 @@ class StepCounter:
         device, records = work.device, self._places[work.device][work.records].astype(np.uint32)
 
         async def visit(session: DeviceSession) -> PhaseSeconds:
-            self._weights[number] = competitor
+            self._counting[number].weight = competitor
             self._note_session(number, session)
             probe = StepWork(session, records, work.micro_batch)
-            outcome = (await self._exchanges[number].visit(outbound, [], gathering, [probe], extensions))[0]
+            outcome = (await self._counting[number].exchange.visit(outbound, [], gathering, [probe], extensions))[0]
             if isinstance(outcome.error, DeviceFailed):
                 raise DeviceFailed(
                     f"{device}: a step of {len(records)} records cannot be counted, so its seconds are not known: it "
@@ -218,8 +265,8 @@ class StepCounter:
 
     def _note_session(self, number: int, session: DeviceSession) -> None:
         """Take note whose session a machine has; another one than before is of a machine that has computed nothing."""
-        if self._sessions[number] is not session:
-            self._sessions[number] = session
+        if self._counting[number].session is not session:
+            self._counting[number].session = session
             self.steps.restart(number)
 
     async def _count_parts_of_round(
@@ -239,7 +286,7 @@ class StepCounter:
             parts = self._choose_parts(suspect, [suspect], begun, check=True)
             await self._count_parts(number, weights, parts, begun[suspect][-1])
         for device, strata in begun.items():  # a step that opened a level may have been one that begins a round
-            now = enumerate(self._now(device, strata[:-1]))
+            now = enumerate(self.steps.now(device, each) for each in strata[:-1])
             steps = [RoundPart(device, stratum, place) for place, stratum in now]
             unknown = [part for part in steps if self.steps.mean(part.stratum) is None]
             if missing := {part.stratum.steady: part for part in unknown if part.stratum.steady not in self._told}:
@@ -308,7 +355,7 @@ class StepCounter:
         competitor: int,
     ) -> Trained:
         deadline = Deadline(self._job.watchdog)
-        if self._sessions[0] is not session:
+        if self._counting[0].session is not session:
             await prepare_device(session, self._frame, deadline)
             self._note_session(0, session)
         await self._machines[0].disturb(session, competitor, deadline)

@@ -12,16 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.sampling.looks import LOOK_LAG, LOOK_STEPS, SURE_STEPS, WHOLE_LOOKS
 from host.core.sampling.sampled_steps import (
-    CHECK_STEPS,
+    LEAST_STEPS,
     MOST_STEPS,
-    STEADY_STEPS,
     SampledSteps,
     round_sizes,
 )
 from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 from host.core.sampling.strata import STEADY, Stratum, StratumSamples
 
+# A change is seen in so many steps, where one drive trains alone.
+NOTICE_STEPS = LOOK_STEPS + LOOK_LAG
 Truth = Callable[[int, str, Stratum], float]
 """Step number, device and stratum -> seconds of the device's part."""
 
@@ -31,7 +33,12 @@ def seconds_of(total: float) -> PhaseSeconds:
 
 
 def run_steps(
-    sampled: SampledSteps, sizes: Mapping[str, int], steps: int, truth: Truth, weight: int = 0, first: int = 1
+    sampled: SampledSteps,
+    sizes: Mapping[str, int] | Callable[[int], Mapping[str, int]],
+    steps: int,
+    truth: Truth,
+    weight: int = 0,
+    first: int = 1,
 ) -> tuple[list[dict[str, float]], int]:
     """Take synchronous steps of devices with so many records each, as a counter does.
 
@@ -39,9 +46,20 @@ def run_steps(
         The seconds of each step, device by device, and how many parts were counted.
     """
     taken, counted_parts = [], 0
+    look: tuple[int, str, Stratum, list[int], float] | None = None
     for step in range(first, first + steps):
-        begun = {device: sampled.begin_step(device, size, size, weight) for device, size in sizes.items()}
+        here = sizes(step) if callable(sizes) else sizes
+        begun = {device: sampled.begin_step(device, size, size, weight) for device, size in here.items()}
         counted: dict[str, PhaseSeconds] = {}
+        if look is not None and step >= look[0] + LOOK_LAG:
+            _, device, stratum, looks, seconds = look
+            look = None
+            for records in looks:
+                if records < stratum.records:
+                    sampled.count_look(device, stratum, seconds_of(seconds * 0.3))
+                else:
+                    sampled.count(device, stratum, seconds_of(seconds))
+                    counted_parts += 1
         chosen = sampled.choose(step, begun)
         while chosen:
             for device in chosen:
@@ -50,6 +68,9 @@ def run_steps(
                     counted[device] = said
                 counted_parts += 1
             chosen = sampled.choose_again(begun)
+        if look is None and (due := sampled.look(step, begun)) is not None:
+            device, looks = due
+            look = step, device, sampled.now(device, begun[device]), looks, truth(step, device, begun[device])
         result = {}
         for device, stratum in begun.items():
             own = sampled.take(
@@ -83,8 +104,9 @@ def test_regular_steps_are_counted_a_few_times_a_size_and_then_once_in_a_while(
     sizes: dict[str, int], steps: int
 ) -> None:
     _, counted = run_steps(SampledSteps(), sizes, steps, lambda step, device, stratum: 0.01 * stratum.records)
-    # First and second steps of a size, its steady ones, and checks.
-    assert counted <= len(set(sizes.values())) * (2 + STEADY_STEPS + 1) + steps // CHECK_STEPS
+    # First and second steps of a size, its steady ones, and the looks at whole steps; of one record all are.
+    looks = steps // LOOK_STEPS / (1 if 1 in sizes.values() else WHOLE_LOOKS)
+    assert counted <= len(set(sizes.values())) * (2 + SURE_STEPS + 1) + looks + 1
 
 
 @given(st.integers(1, 200), st.integers(1, 5), st.integers(1, 40))
@@ -131,7 +153,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(noise: float, most:
     assert np.median(errors) < most
 
 
-@given(st.floats(0.1, 0.9) | st.floats(1.1, 4.0), st.integers(10, 40))
+@given(st.floats(0.1, 0.9) | st.floats(1.1, 4.0), st.integers(30, 60))
 def test_a_change_that_nobody_was_told_of_is_seen_within_the_time_of_a_check(factor: float, change: int) -> None:
     sampled = SampledSteps()
 
@@ -141,10 +163,10 @@ def test_a_change_that_nobody_was_told_of_is_seen_within_the_time_of_a_check(fac
     sizes = {"a": 8}
     run_steps(sampled, sizes, change - 1, truth)
     assert sampled.level("a", (8, 8)) == 0
-    taken, _ = run_steps(sampled, sizes, 2 * CHECK_STEPS, truth, first=change)
+    taken, _ = run_steps(sampled, sizes, 2 * NOTICE_STEPS, truth, first=change)
     assert sampled.level("a", (8, 8)) == 1
     seen = [result["a"] == pytest.approx(factor) for result in taken]
-    assert all(seen[CHECK_STEPS - 1 :])
+    assert all(seen[NOTICE_STEPS - 1 :])
 
 
 def test_a_doubt_is_of_its_stratum_alone() -> None:
@@ -159,14 +181,15 @@ def test_a_doubt_is_of_its_stratum_alone() -> None:
     assert sampled.count("a", idle, seconds_of(1.5)).level == 1
 
 
-@given(st.integers(1, CHECK_STEPS))
+@given(st.integers(1, NOTICE_STEPS))
 def test_steps_of_a_new_size_put_no_check_off(place: int) -> None:
     """The last batch of an epoch is smaller; to count it says nothing of the others."""
     sampled = SampledSteps()
-    run_steps(sampled, {"a": 8}, 21, lambda step, device, stratum: 1.0)  # the last one was looked at
-    for number in range(1, CHECK_STEPS + 2):
-        size = {"a": 5 if number == place else 8}
-        run_steps(sampled, size, 1, lambda step, device, stratum: 1.3, first=21 + number)
+
+    def sizes(step: int) -> dict[str, int]:
+        return {"a": 5 if step == 30 + place else 8}
+
+    run_steps(sampled, sizes, 30 + NOTICE_STEPS + 1, lambda step, *_: 1.3 if step > 30 else 1.0)
     assert sampled.level("a", (8, 8)) == 1
 
 
@@ -179,7 +202,7 @@ def test_when_one_drive_changes_the_others_are_looked_at_when_it_is_sure() -> No
 
     taken, _ = run_steps(sampled, sizes, 40, truth)
     first = next(number for number, result in enumerate(taken) if 2.0 in result.values())
-    assert first <= 20 + CHECK_STEPS * len(sizes)
+    assert first <= 20 + NOTICE_STEPS * len(sizes)
     assert all(result == pytest.approx({"a": 2.0, "b": 2.0, "c": 1.0}) for result in taken[first + 3 :])
 
 
@@ -187,12 +210,12 @@ def test_a_competing_task_is_a_stratum_of_its_own() -> None:
     sampled = SampledSteps()
     run_steps(sampled, {"a": 8}, 20, lambda *_: 1.0)
     taken, counted = run_steps(sampled, {"a": 8}, 10, lambda *_: 2.0, weight=100, first=21)
-    assert counted >= STEADY_STEPS
+    assert counted >= LEAST_STEPS
     assert [result["a"] for result in taken] == pytest.approx([2.0] * 10)
     assert sampled.level("a", (8, 8)) == 0
 
 
-@given(st.floats(0.9, 1.1), st.integers(30, 100))
+@given(st.floats(0.9, 1.1), st.integers(60, 100))
 def test_what_a_young_machine_takes_is_forgotten(young: float, steps: int) -> None:
     """A machine's third to fifth step take another time than later ones: as few drives' steps are told that of them."""
     sampled = SampledSteps()
@@ -201,7 +224,7 @@ def test_what_a_young_machine_takes_is_forgotten(young: float, steps: int) -> No
         return young if sampled.used(0).total() < 5 else 1.0
 
     taken, _ = run_steps(sampled, {"a": 8}, steps, truth)
-    assert [result["a"] for result in taken[25:]] == pytest.approx([1.0] * (steps - 25))
+    assert [result["a"] for result in taken[40:]] == pytest.approx([1.0] * (steps - 40))
 
 
 @given(st.integers(1, 8), st.integers(9, 64), st.floats(0.5, 5.0), st.booleans())

@@ -81,36 +81,36 @@ class Counter(StepCounter):
 
         return await self.count_step(visit(), outbound, None, ())  # type: ignore[arg-type]
 
-    def seconds_of_step(self, number: int, drives: Sequence[Any]) -> list[float]:
-        told = asyncio.run(self.step(number, drives))
-        return [outcome.stepped.seconds.total for outcome in told if outcome.stepped is not None]
+    def seconds_of_steps(self, *steps: Sequence[Any]) -> list[list[float]]:
+        """Take so many steps of these drives each; return their seconds."""
+
+        async def take() -> list[list[DeviceOutcome]]:
+            return [await self.step(number, drives) for number, drives in enumerate(steps, start=1)]
+
+        told = asyncio.run(take())
+        return [[each.stepped.seconds.total for each in outcomes if each.stepped is not None] for outcomes in told]
 
 
 def test_a_drives_first_steps_have_the_seconds_of_first_steps() -> None:
     counter = Counter([Machine()], ["a", "b"])
     drives = [Drive("a"), Drive("b")]
-    assert [counter.seconds_of_step(number, drives) for number in range(1, 8)] == [
-        [3.0, 3.0],
-        [2.0, 2.0],
-        *[[1.0, 1.0]] * 5,
-    ]
+    assert counter.seconds_of_steps(*[drives] * 7) == [[3.0, 3.0], [2.0, 2.0], *[[1.0, 1.0]] * 5]
 
 
 def test_a_second_machines_cold_steps_are_no_drives_own() -> None:
     """Both machines count from the first step on; the drives are warm when the second one is young."""
     counter = Counter([Machine(), Machine()], ["a", "b"])
     drives = [Drive("a"), Drive("b")]
-    taken = [counter.seconds_of_step(number, drives) for number in range(1, 21)]
+    taken = counter.seconds_of_steps(*[drives] * 20)
     assert all(seconds == 1.0 for step in taken[2:] for seconds in step)
 
 
 def test_the_steps_of_a_drive_that_comes_back_are_first_ones_again() -> None:
     counter = Counter([Machine()], ["a", "b"])
     before = [Drive("a"), Drive("b")]
-    for number in range(1, 9):
-        counter.seconds_of_step(number, before)
     after = [Drive("a"), before[1]]
-    assert [counter.seconds_of_step(number, after) for number in range(9, 12)] == [[3.0, 1.0], [2.0, 1.0], [1.0, 1.0]]
+    taken = counter.seconds_of_steps(*[before] * 8, *[after] * 3)
+    assert taken[8:] == [[3.0, 1.0], [2.0, 1.0], [1.0, 1.0]]
 
 
 class Restarting(Machine):
@@ -123,7 +123,7 @@ class Restarting(Machine):
 def test_machines_that_do_not_stay_end_the_run() -> None:
     counter = Counter([Restarting()], ["a"])
     with pytest.raises(DeviceLost, match="no virtual machine stays"):
-        counter.seconds_of_step(1, [Drive("a")])
+        counter.seconds_of_steps([Drive("a")])
 
 
 class Shared(Machine):
@@ -140,7 +140,7 @@ class Shared(Machine):
 
     async def visit(self, outbound: Any, _: object, __: object, works: Sequence[StepWork], ___: object) -> Any:
         counter: Any = self.counter
-        self.seen.append((len(works[0].records), counter._weights[0]))
+        self.seen.append((len(works[0].records), counter._counting[0].weight))
         return await super().visit(outbound, _, __, works, ___)
 
 
@@ -161,7 +161,7 @@ def test_parts_of_steps_that_overlap_are_each_counted_beside_their_own_task() ->
 def test_a_step_that_fails_on_a_machine_alone_ends_a_synchronous_run(error: DeviceFailed) -> None:
     counter = Counter([Machine(error)], ["a"])
     with pytest.raises(DeviceFailed, match="a: a step of 32 records cannot be counted") as told:
-        counter.seconds_of_step(1, [Drive("a")])
+        counter.seconds_of_steps([Drive("a")])
     assert not isinstance(told.value, DeviceCodeFailed)
     assert str(error) in str(told.value)
 

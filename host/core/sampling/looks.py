@@ -1,0 +1,61 @@
+"""Looks: short parts of steps, counted to see whether anything has changed, while later steps go on. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples
+
+# In a synchronous run a look is taken every so many steps, the drives taking turns, and its seconds are known so many
+# steps later. Every second one is at a whole step until so many of its stratum were counted, then one in so many.
+LOOK_STEPS, LOOK_LAG, SURE_STEPS, WHOLE_LOOKS = 4, 1, 8, 7
+# A look has a half, a quarter or an eighth of the records, or all: not less than take so many seconds, in which a task
+# that competes has its turn, too.
+_LOOK_SECONDS, _PARTS = 0.02, (8, 4, 2)
+# Looks that must have been taken before one tells of a change.
+_KNOWN = 2
+
+
+class Looks:
+    """The looks of a run.
+
+    Attributes:
+        samples: stratum of a whole step -> looks at such steps.
+        last_step: synchronous step in which the last one was begun, or something else said as much.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.samples: defaultdict[Stratum, StratumSamples] = defaultdict(StratumSamples)
+        self.last_step = 0
+        self._turn = 0
+        self._records: dict[Size, int] = {}
+
+    def due(self, step: int) -> bool:
+        """Return whether a look shall be taken in a synchronous step."""
+        return step - self.last_step >= LOOK_STEPS
+
+    def next_in_turn(self, devices: Sequence[str]) -> str:
+        """Return whose turn it is to be looked at."""
+        self._turn += 1
+        return devices[self._turn % len(devices)]
+
+    def size(self, stratum: Stratum, seconds: float = 0.0) -> Size:
+        """Return the size of looks at a step; by the first one's `seconds` it is decided once."""
+        part = next((part for part in _PARTS if seconds >= part * _LOOK_SECONDS), 1)
+        return self._records.setdefault(stratum.size, -(-stratum.records // part)), stratum.micro_batch
+
+    def plan(self, stratum: Stratum, counted: StratumSamples, taken: Mapping[Size, int]) -> list[int]:
+        """Return the records of each look that is due at a step: of one at the whole step all, else a part.
+
+        Args:
+            stratum: of the step.
+            counted: what was counted of it, at least one step.
+            taken: steps of each size that the machine has taken, whose first ones tell nothing.
+        """
+        size, looks = self.size(stratum, counted.mean.total), self.samples[stratum].count
+        if counted.count < max(min(SURE_STEPS, looks), looks / WHOLE_LOOKS) or size == stratum.size:
+            return [stratum.records]
+        young = max(0, len(STAGES) - Counter(taken)[size])
+        return [size[0]] * max(1, _KNOWN + young - looks)
