@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import psutil
 
 from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
+from csd_emu.engines import native_launcher
 from csd_emu.engines.engine_protocol import (
     DevicePlan,
     Engine,
@@ -24,6 +26,7 @@ from csd_emu.engines.engine_protocol import (
     must_run,
     not_from_outside,
 )
+from csd_emu.engines.native_launcher import CONSOLE
 from csd_emu.engines.shaping import Shape, Shaper, make_shaper, release
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
@@ -34,24 +37,33 @@ from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.common.identity import read_identity
 
 PROCESS_FILE = "process.json"
-_STOP_SECONDS, _EXEC_SECONDS, _POLL_SECONDS = 5.0, 5.0, 0.001
+_STOP_SECONDS, _POLL_SECONDS = 5.0, 0.001
 # -P: a file of the user's called like one of Python's own modules must not take its place.
-_AGENT = [sys.executable, "-P", "-m", "firmware_agent", "native"]
+_LAUNCHER = [sys.executable, "-P", native_launcher.__file__]
 # As in a drive: malloc returns no memory to the kernel; else each exchange of weights would fault in its pages again.
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
+# A process that is forked must have one thread.
+_ENVIRONMENT = {
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TOP_PAD_": "67108864",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+# What the kernel says of a working directory that is gone.
+_DELETED = " (deleted)"
 _SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW: signal.SIGCONT}
 
 
 @ENGINE.register("native", "Each drive is a process on this machine.")
 class NativeEngine(Engine):
-    """Each device is ``python -m firmware_agent native FOLDER``; the folder names array and device."""
+    """Each device is a process of `native_launcher` in its folder, which names array and device."""
 
     faults = frozenset(_SIGNALS)
 
     def __init__(self, arrays_folder: Path, shaper: Shaper | None = None) -> None:
         """Work below `arrays_folder`, which holds one folder per array; `shaper` is of the array that is started."""
         self._arrays_folder, self._shaper = arrays_folder, shaper
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
 
     @classmethod
     def of_array(cls, config: ArrayConfig, paths: Paths) -> NativeEngine:
@@ -80,34 +92,40 @@ class NativeEngine(Engine):
         self._shaper.change(shape)
 
     def start(self, plan: DevicePlan) -> Handle:
-        """Start the agent as a process of its own session, so that Ctrl-C reaches the host alone."""
-        for target, name in ((plan.identity, IDENTITY_FILE), (plan.shard, SHARD_FILE)):
+        """Have the launcher start a process of its own session."""
+        for target, name in ((plan.identity, IDENTITY_FILE), (plan.shard, SHARD_FILE), (plan.console, CONSOLE)):
             if target != plan.folder / name:
                 raise DeviceError(f"{plan.device.name}: {target} must lie in {plan.folder} as {name}")
-        command = self._command(plan)
-        with open(plan.console, "wb") as console:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=_MALLOC | os.environ,
-            )
-        self._children.append(process)
-        _await_command_line(process)
-        if (mark := mark_of(process.pid)) is None:
+        if self._shaper is not None:
+            self._shaper.connect(read_identity(plan.identity).port)
+        with self._turn:
+            pid = self._launch(plan)
+        if (mark := mark_of(pid)) is None:
             raise DeviceError(f"{plan.device.name}: its process ended at once; see {plan.console}")
         mark.save(plan.folder / PROCESS_FILE)
-        return Handle(plan, str(process.pid))
+        return Handle(plan, str(pid))
 
-    def _command(self, plan: DevicePlan) -> list[str]:
-        """Return what starts the agent, behind the shaped link if there is one."""
-        agent = [*_AGENT, str(plan.folder)]
-        if self._shaper is None:
-            return agent
-        self._shaper.connect(read_identity(plan.identity).port)
-        return self._shaper.command(agent)
+    def _launch(self, plan: DevicePlan) -> int:
+        """Return the number of a new process; of its launcher's own messages the first device has those."""
+        if self._launcher is None or self._launcher.poll() is not None:
+            command = _LAUNCHER if self._shaper is None else self._shaper.command(_LAUNCHER)
+            with open(plan.console, "wb") as console:
+                self._launcher = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=console,
+                    start_new_session=True,
+                    env=_ENVIRONMENT | os.environ,
+                )
+        assert self._launcher.stdin is not None
+        assert self._launcher.stdout is not None
+        with contextlib.suppress(OSError):
+            self._launcher.stdin.write(json.dumps(str(plan.folder)).encode() + b"\n")
+            self._launcher.stdin.flush()
+        if not (said := self._launcher.stdout.readline()):
+            raise DeviceError(f"{plan.device.name}: the launcher of native drives has ended; see {plan.console}")
+        return int(said)
 
     def find(self, plan: DevicePlan) -> Handle | None:
         """Return the process that serves the plan's folder."""
@@ -168,9 +186,11 @@ class NativeEngine(Engine):
         return sorted(found)
 
     def close(self) -> None:
-        """Take note of the processes that have ended."""
-        for child in self._children:
-            child.poll()
+        """End the launcher; what it has started goes on."""
+        with self._turn:
+            launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            launcher.communicate()
 
     def _process(self, handle: Handle) -> psutil.Process | None:
         process = _recorded(handle.plan.folder)
@@ -204,18 +224,11 @@ def _unrecorded() -> Iterator[tuple[psutil.Process, Path]]:
     """Yield process and folder of this user's agents that no record knows, as a killed `csd-emu up` may leave one."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            command = process.cmdline()
-            if command[1:5] == _AGENT[1:] and len(command) == 6 and process.uids().real == os.geteuid():
-                folder = Path(command[5])
+            if process.cmdline()[1:] == _LAUNCHER[1:] and process.uids().real == os.geteuid():
+                folder = Path(process.cwd().removesuffix(_DELETED))
                 mark = ProcessMark.load(folder / PROCESS_FILE)
                 if mark is None or mark == mark_of(process.pid):
                     yield process, folder
-
-
-def _await_command_line(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the process shows its command line, by which it is found: for an instant after `exec` it has none."""
-    with contextlib.suppress(psutil.Error):  # it has ended already
-        _wait_until(lambda: bool(psutil.Process(process.pid).cmdline()), _EXEC_SECONDS)
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from csd_emu.config.array_file import Device
-from csd_emu.engines import DevicePlan, NativeEngine
+from csd_emu.engines import DevicePlan, NativeEngine, native_engine
 from csd_emu.engines.native_engine import PROCESS_FILE
 from csd_emu.util.process_identity import ProcessMark, mark_of
 
@@ -20,16 +20,13 @@ SLEEPS = "import signal; print('up', flush=True); signal.pause()"
 
 
 @contextlib.contextmanager
-def called_alike(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a drive's command line that is none."""
-    package = folder.parent / "firmware_agent"
-    package.mkdir(parents=True, exist_ok=True)
-    (package / "__main__.py").write_text(SLEEPS)
-    process = subprocess.Popen(
-        [os.path.realpath(sys.executable), "-P", "-m", "firmware_agent", "native", str(folder)],
-        env={"PYTHONPATH": str(package.parent)},
-        stdout=subprocess.PIPE,
-    )
+def called_alike(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a drive's command line and working directory that is none."""
+    program = folder.parent / "launcher.py"
+    program.write_text(SLEEPS)
+    command = [sys.executable, "-P", str(program)]
+    monkeypatch.setattr(native_engine, "_LAUNCHER", command)
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout:
         try:
@@ -57,7 +54,7 @@ def test_another_users_process_that_is_called_alike_is_no_drive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, plan = NativeEngine(tmp_path), plan_of(tmp_path)
-    with called_alike(plan.folder) as process:
+    with called_alike(plan.folder, monkeypatch) as process:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)  # so it is another user's
         assert engine.find(plan) is None
         assert engine.list_devices("lab") == []
@@ -71,10 +68,12 @@ def test_another_users_process_that_is_called_alike_is_no_drive(
         assert process.poll() is None
 
 
-def test_ones_own_that_is_called_alike_is_no_drive_that_could_be_harmed(tmp_path: Path) -> None:
+def test_ones_own_that_is_called_alike_is_no_drive_that_could_be_harmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sweep, which needs no record, ends it: nothing else has a drive's command line and folder."""
     engine, plan = NativeEngine(tmp_path), plan_of(tmp_path)
-    with called_alike(plan.folder) as process:
+    with called_alike(plan.folder, monkeypatch) as process:
         assert engine.find(plan) is None
         assert engine.list_devices("lab") == []
         assert engine.list_arrays() == ["lab"]

@@ -1,0 +1,51 @@
+"""Launcher of native drives: imports the agent once, and is forked for each drive.
+
+It is run as a file. A line of its input is the folder of a drive, in JSON; the answer is the number of the process that
+serves the folder from then on, with the folder as its working directory and `console.log` in it as its output. It ends
+with its input; the drives go on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+
+AGENT, CONSOLE = "firmware_agent", "console.log"
+
+
+def main() -> None:
+    """Fork a drive for each line of input; returns in each drive when that has ended."""
+    importlib.import_module(f"{AGENT}.__main__")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps drives that have ended
+    for line in sys.stdin.buffer:
+        folder = json.loads(line)
+        os.chdir(folder)
+        if (pid := os.fork()) == 0:
+            _serve(folder)
+            return
+        os.chdir("/")
+        print(pid, flush=True)
+    os._exit(0)  # there is nothing to tidy up
+
+
+def _serve(folder: str) -> None:
+    os.setsid()  # Ctrl-C reaches the host alone
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for descriptor, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    ):
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.dup2(1, 2)
+    sys.argv = [AGENT, "native", folder]
+    runpy.run_module(AGENT, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
