@@ -10,29 +10,29 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import runpy
 import signal
 import sys
 
-AGENT, CONSOLE = "firmware_agent", "console.log"
+CONSOLE = "console.log"
 
 
 def main() -> None:
-    """Fork a drive for each line of input; returns in each drive when that has ended."""
-    importlib.import_module(f"{AGENT}.__main__")
+    """Fork a drive for each line of input; a drive leaves with the agent's exit code."""
+    agent = importlib.import_module("firmware_agent.__main__")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps drives that have ended
     for line in sys.stdin.buffer:
         folder = json.loads(line)
         os.chdir(folder)
         if (pid := os.fork()) == 0:
-            _serve(folder)
-            return
+            _leave_launcher()
+            sys.argv = ["firmware_agent", "native", folder]
+            sys.exit(agent.main())
         os.chdir("/")
         print(pid, flush=True)
     os._exit(0)  # there is nothing to tidy up
 
 
-def _serve(folder: str) -> None:
+def _leave_launcher() -> None:
     os.setsid()  # Ctrl-C reaches the host alone
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for descriptor, path, flags in (
@@ -43,8 +43,6 @@ def _serve(folder: str) -> None:
         os.dup2(opened, descriptor)
         os.close(opened)
     os.dup2(1, 2)
-    sys.argv = [AGENT, "native", folder]
-    runpy.run_module(AGENT, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampling.drive_progress import DriveProgress, DriveTotals
-from host.core.sampling.looks import SURE_STEPS, Looks
+from host.core.sampling.looks import SURE_STEPS, WHOLE_LOOKS, Looks
 from host.core.sampling.sampling_record import DriveSeconds, SamplingRecord
 from host.core.sampling.strata import (
     ENCODE,
@@ -259,6 +259,11 @@ class SampledSteps:
         """Return whether steady steps of one kind differ, by more than interrupts account for."""
         samples = self.strata[stratum]
         return stratum.is_steady and samples.count >= SURE_STEPS and samples.deviation > IRREGULAR
+
+    def is_sure(self, begin: Stratum) -> bool:
+        """Return whether the step that begins a round says enough, without a steady one: about every second time."""
+        steady, begun = self.strata[begin.steady].count, self.strata[begin].count
+        return begin.stage == ROUND_STAGES[0] and max(min(2 * SURE_STEPS, begun) / 2, begun / WHOLE_LOOKS) <= steady
 
     def level(self, device: str, size: Size) -> int:
         """Return which of the times that steps of a size were seen to take a device takes now."""

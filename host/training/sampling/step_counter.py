@@ -283,7 +283,7 @@ class StepCounter:
         for _ in range(2 * len(begun)):
             if (suspect := self.steps.next_suspect(begun)) is None:
                 break
-            parts = self._choose_parts(suspect, [suspect], begun, check=True)
+            parts = self._choose_parts(suspect, [suspect], begun, check=True, whole=True)
             await self._count_parts(number, weights, parts, begun[suspect][-1])
         for device, strata in begun.items():  # a step that opened a level may have been one that begins a round
             now = enumerate(self.steps.now(device, each) for each in strata[:-1])
@@ -295,11 +295,16 @@ class StepCounter:
                 await self._count_parts(number, weights, [*_beginning(steps), *parts], strata[-1])
 
     def _choose_parts(
-        self, first: str, devices: Sequence[str], begun: Mapping[str, Sequence[Stratum]], check: bool
+        self,
+        first: str,
+        devices: Sequence[str],
+        begun: Mapping[str, Sequence[Stratum]],
+        check: bool,
+        whole: bool = False,
     ) -> list[RoundPart]:
         """Return the steps to count: what strata lack, or one, behind the beginning of the `first` device's round.
 
-        Without a `check` none if nothing is lacking.
+        Without a `check` none if nothing is lacking; with one, unless it is `whole`, it may be the round's first alone.
         """
         parts = _beginning([RoundPart(first, stratum, place) for place, stratum in enumerate(begun[first][:-1])])
         of_size: dict[Size, list[RoundPart]] = {}
@@ -319,6 +324,8 @@ class StepCounter:
             for number, stratum in enumerate(lacking):
                 alike = [part for part in steps if part.stratum.level == stratum.level]
                 parts.append(alike[number % len(alike)]._replace(stratum=stratum))
+        if not (found or whole) and self.steps.is_sure(self.steps.now(first, begun[first][0])):
+            parts = parts[:1]
         return parts if check or found else []
 
     async def _count_parts(

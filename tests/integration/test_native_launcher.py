@@ -1,0 +1,87 @@
+"""Native drives are forks of one process that has imported the agent, and outlive it."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from csd_emu.config.array_file import Device
+from csd_emu.engines import DevicePlan, NativeEngine, native_engine
+from firmware_agent.common.errors import DeviceError
+from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
+from tests.support.commands import wait_until
+
+# Stands for the agent: says what it finds, and waits.
+AGENT = """
+import os, signal, sys
+def main():
+    print(sys.argv[1:], os.getsid(0) == os.getpid(), os.getppid(), flush=True)
+    signal.pause()
+"""
+
+
+def plan_of(arrays: Path, number: int) -> DevicePlan:
+    name = f"csd-{number:02}"
+    folder = arrays / "lab/devices" / name
+    folder.mkdir(parents=True)
+    device = Device(name=name, number=number, profile="newport", engine="native")
+    return DevicePlan("lab", "r", device, folder, folder / SHARD_FILE, folder / IDENTITY_FILE)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeEngine]:
+    package = tmp_path / "packages/firmware_agent"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(AGENT)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    engine = NativeEngine(tmp_path / "arrays")
+    yield engine
+    engine.sweep("lab")
+    engine.close()
+
+
+def said_by(plan: DevicePlan) -> str:
+    wait_until(lambda: plan.console.read_bytes().endswith(b"\n"), 10.0)
+    return plan.console.read_text()
+
+
+def test_drives_are_forks_of_one_process_and_outlive_it(tmp_path: Path, engine: NativeEngine) -> None:
+    plans = [plan_of(tmp_path / "arrays", number) for number in range(3)]
+    handles = [engine.start(plan) for plan in plans]
+    (launcher,) = {psutil.Process(int(handle.reference)).ppid() for handle in handles}
+    assert launcher != os.getpid()
+    for plan in plans:
+        assert said_by(plan) == f"{['native', str(plan.folder)]} True {launcher}\n"
+    engine.close()
+    assert not psutil.pid_exists(launcher)
+    assert all(engine.alive(handle) for handle in handles)
+    assert engine.list_devices("lab") == ["csd-00", "csd-01", "csd-02"]
+    another = plan_of(tmp_path / "arrays", 3)
+    assert engine.alive(engine.start(another))
+    assert len(engine.sweep("lab")) == 4
+    assert not any(engine.alive(handle) for handle in handles)
+
+
+def test_a_drive_whose_folder_is_gone_is_swept(tmp_path: Path, engine: NativeEngine) -> None:
+    plan = plan_of(tmp_path / "arrays", 0)
+    process = psutil.Process(int(engine.start(plan).reference))
+    said_by(plan)
+    shutil.rmtree(plan.folder)
+    assert engine.list_arrays() == ["lab"]
+    assert engine.sweep("lab") == ["csd-00"]
+    assert not process.is_running()
+
+
+def test_a_launcher_that_cannot_import_the_agent_says_why(
+    tmp_path: Path, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_engine, "_LAUNCHER", [sys.executable, "-c", "raise SystemExit('no torch here')"])
+    plan = plan_of(tmp_path / "arrays", 0)
+    with pytest.raises(DeviceError, match=r"csd-00: the launcher .* has ended; see .*console\.log"):
+        engine.start(plan)
+    assert said_by(plan) == "no torch here\n"
