@@ -1,4 +1,4 @@
-"""What the clock ``sampled`` gains and how far it is off: ten jobs, each also fully counted."""
+"""What the clock ``sampled`` gains and how far it is off: eleven jobs, each also fully counted."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ CLOCKS: tuple[RunClock, ...] = ("counted", "sampled", "native")
 
 
 def bench_sampled(bench: Bench, quick: bool = False) -> BenchReport:
-    """Error, coverage and cost of the clock `sampled` beside fully counted runs of ten jobs.
+    """Error, coverage and cost of the clock `sampled` beside fully counted runs of eleven jobs.
 
     Run each job counted, sampled, and on native drives; with `quick` two of the jobs, and 20 resamplings. Jobs in which
-    a tuner or planner decides from measured seconds are counted twice: two counted runs may decide otherwise (beside a
-    competing task time slices decide), and what does not repeat on the clock `counted` says nothing of another clock.
+    a tuner or planner decides from measured seconds, or a task competes, are counted twice: two counted runs may decide
+    otherwise (beside a competing task time slices decide), and what does not repeat on the clock `counted` says nothing
+    of another clock.
 
     Counted runs, and the recorded steps of federated jobs, stay in the folder `sampled` of the cache: they are not made
     again while job, array, seed and agent are the same. Remove it to have them made anew.
@@ -59,7 +60,7 @@ def bench_sampled(bench: Bench, quick: bool = False) -> BenchReport:
     for number, job in enumerate(jobs):
         runs: dict[RunClock, ClockRun] = {clock: _run(bench, job, kept, clock) for clock in CLOCKS}
         compared.append(compare_runs(job.name, job.config().name, job.config().core_model, runs))
-        if job.decides:
+        if job.varies:
             again = _run(bench, job, kept, "counted", again=True)
             repeats[job.name] = compare_repeat(compared[-1], runs["counted"], again)
         held[job.name] = resample(_series(bench, job, kept, runs["counted"]), RESAMPLINGS // (5 if quick else 1))
@@ -84,7 +85,7 @@ def sampled_figures(
 ) -> dict[str, float]:
     """Return the figures of the compared jobs; those of which nothing was compared are missing.
 
-    `repeats` has the two counted runs of jobs that decide from measured seconds.
+    `repeats` has the two counted runs of jobs that are counted twice.
     """
     weights = [each.weights_difference for each in compared if each.weights_difference is not None]
     repeating = [each for each in compared if each.job not in repeats or repeats[each.job].repeats]

@@ -1,4 +1,4 @@
-"""Ten jobs of different models, batch sizes, modes, tuners and disturbances, for `bench sampled`."""
+"""Eleven jobs of different models, batch sizes, modes, tuners and disturbances, for `bench sampled`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class SampledJob:
     quick: bool = False
 
     @property
-    def decides(self) -> bool:
-        """Whether a tuner or planner decides from measured seconds, so that two counted runs may decide otherwise."""
-        return "tuner" in self.job or "planner" in self.job
+    def varies(self) -> bool:
+        """Whether two counted runs may differ: a tuner or planner decides from seconds, or a task competes."""
+        return not {"tuner", "planner", "disturb"}.isdisjoint(self.job)
 
     def content(self, seed: int) -> dict[str, Any]:
         """Return the content of its job file."""
@@ -147,6 +147,21 @@ JOBS = (
             "link": {"bandwidth": "100 MB/s"},
             "devices": [{"profile": "newport", "count": 2}, {"profile": "generic-a53", "count": 2}],
         },
+    ),
+    SampledJob(
+        "disturbed",
+        "sync, no tuner, batch 64, a weak and a strong disturbance that overlap",
+        {
+            "mode": "sync",
+            "batch_size": 64,
+            "sync": {"round_steps": 10},
+            "disturb": [
+                {"device": "csd-01", "at_step": 25, "steps": 40, "weight": 50},
+                {"device": "csd-00", "at_step": 50, "steps": 30, "weight": 200},
+            ],
+            "rounds": 10,
+        },
+        {"devices": 2},
     ),
     SampledJob(
         "two-disturbed",
