@@ -1,0 +1,105 @@
+"""Looks: how much of a step they are, how often at a whole one, and what they see."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.sampling.looks import SURE_STEPS, WHOLE_LOOKS, Looks
+from host.core.sampling.sampled_steps import SampledSteps
+from host.core.sampling.strata import ROUND_STAGES, STEADY, Stratum, StratumSamples, find_level, fits
+
+LEVELS = st.floats(0.2, 0.9) | st.floats(1.15, 5.0)
+
+
+def steady(records: int, level: int = 0) -> Stratum:
+    return Stratum(records, records, 0, STEADY, level)
+
+
+def samples_of(*totals: float) -> StratumSamples:
+    samples = StratumSamples()
+    for total in totals:
+        samples.add(PhaseSeconds(forward=total))
+    return samples
+
+
+@given(st.integers(1, 512), st.floats(1e-4, 10.0), st.floats(1e-4, 10.0))
+def test_a_look_is_as_short_as_a_competing_task_allows(records: int, seconds: float, later: float) -> None:
+    looks = Looks()
+    size, micro_batch = looks.size(steady(records), seconds)
+    assert micro_batch == records
+    assert records / 8 <= size <= records
+    assert size * seconds / records >= 0.02 or size == records
+    assert looks.size(steady(records), later) == (size, records)
+
+
+@given(st.integers(0, 400), st.booleans())
+def test_a_seventh_of_all_looks_or_more_is_at_whole_steps(steps: int, young: bool) -> None:
+    looks, counted, taken, whole = Looks(), samples_of(1.0, 1.0), Counter[tuple[int, int]](), 0
+    if not young:
+        taken[1, 8] = 2
+    for _ in range(steps):
+        for records in looks.plan(steady(8), counted, taken):
+            if records == 8:
+                whole += 1
+                counted.add(PhaseSeconds(forward=1.0))
+            else:
+                taken[records, 8] += 1
+                if taken[records, 8] > 2:
+                    looks.samples[steady(8)].add(PhaseSeconds(forward=0.2))
+    assert whole >= min(SURE_STEPS - 2, (steps - 2) // 2)
+    assert steps / (WHOLE_LOOKS + 1) - 3 <= whole <= max(SURE_STEPS, steps / WHOLE_LOOKS)
+
+
+@given(LEVELS, st.integers(0, 1000))
+def test_steps_that_scatter_hide_no_return_to_an_earlier_level(level: float, seed: int) -> None:
+    """Beside a task steps take `level` times as long, give or take a tenth; then they are what they were."""
+    drawn = level * np.random.default_rng(seed).normal(1.0, 0.1, 12)
+    samples = {steady(8): samples_of(*[1.0] * 4), steady(8, 1): samples_of(*drawn)}
+    before = PhaseSeconds(forward=1.0)
+    if not fits(samples, steady(8, 1), before, 0.0):
+        assert find_level(samples, steady(8, 1), [before, before], 0.0) == 0
+    else:  # only where it is no rare step beside the task either
+        own = samples[steady(8, 1)]
+        assert abs(own.mean.total - 1.0) < 3 * own.deviation * own.mean.total
+
+
+@given(LEVELS)
+def test_what_fits_no_level_is_a_new_one(level: float) -> None:
+    samples = {steady(8): samples_of(1.0, 1.0), steady(8, 3): samples_of(10.0, 10.0)}
+    step = PhaseSeconds(forward=level)
+    assert not fits(samples, steady(8), step, 0.0)
+    assert find_level(samples, steady(8), [step, step], 0.0) == 4
+
+
+def test_a_look_that_does_not_fit_has_a_whole_step_counted() -> None:
+    sampled = SampledSteps()
+    begun = {"a": steady(8)}
+    for _ in range(6):
+        sampled.begin_step("a", 8, 8, 0)
+        sampled.count("a", steady(8), PhaseSeconds(forward=1.0))
+        sampled.count_look("a", steady(8), PhaseSeconds(forward=0.2))
+    assert sampled.choose(7, begun) == []
+    sampled.count_look("a", steady(8), PhaseSeconds(forward=0.3))
+    assert sampled.choose(8, begun) == ["a"]
+    sampled.count("a", steady(8), PhaseSeconds(forward=1.0))  # it was an interrupt
+    assert sampled.choose(9, begun) == []
+    assert sampled.level("a", (8, 8)) == 0
+
+
+@pytest.mark.parametrize(
+    ("steady_steps", "begun", "sure"), [(2, 4, True), (2, 5, False), (8, 40, True), (8, 60, False)]
+)
+def test_a_rounds_first_step_says_enough_once_steady_ones_are_known(steady_steps: int, begun: int, sure: bool) -> None:
+    sampled = SampledSteps()
+    first = Stratum(8, 8, 0, ROUND_STAGES[0], 0)
+    for stratum, count in ((first.steady, steady_steps), (first, begun)):
+        for _ in range(count):
+            sampled.strata[stratum].add(PhaseSeconds(forward=1.0))
+    assert sampled.is_sure(first) is sure
+    assert not sampled.is_sure(first.steady)
