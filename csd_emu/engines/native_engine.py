@@ -26,7 +26,7 @@ from csd_emu.engines.engine_protocol import (
     must_run,
     not_from_outside,
 )
-from csd_emu.engines.native_launcher import CONSOLE
+from csd_emu.engines.native_launcher import CONSOLE, LAUNCHER_FOLDER
 from csd_emu.engines.shaping import Shape, Shaper, make_shaper, release
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
@@ -208,6 +208,13 @@ class NativeEngine(Engine):
         return found
 
 
+def folder_of(process: psutil.Process) -> Path | None:
+    """Return the folder that a native drive's process serves; None of another process; `psutil.Error` if it ends."""
+    if process.cmdline()[1:] != _LAUNCHER[1:] or process.cwd() == LAUNCHER_FOLDER:
+        return None
+    return Path(process.cwd().removesuffix(_DELETED))
+
+
 def _recorded(folder: Path) -> psutil.Process | None:
     """Return the process that was started for a device's folder, if it still is: by number, user and start."""
     mark = ProcessMark.load(folder / PROCESS_FILE)
@@ -224,8 +231,7 @@ def _unrecorded() -> Iterator[tuple[psutil.Process, Path]]:
     """Yield process and folder of this user's agents that no record knows, as a killed `csd-emu up` may leave one."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.cmdline()[1:] == _LAUNCHER[1:] and process.uids().real == os.geteuid():
-                folder = Path(process.cwd().removesuffix(_DELETED))
+            if (folder := folder_of(process)) is not None and process.uids().real == os.geteuid():
                 mark = ProcessMark.load(folder / PROCESS_FILE)
                 if mark is None or mark == mark_of(process.pid):
                     yield process, folder

@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 
-CONSOLE = "console.log"
+# The launcher's own working directory, so that it is in no drive's.
+CONSOLE, LAUNCHER_FOLDER = "console.log", "/"
 
 
 def main() -> None:
     """Fork a drive for each line of input; a drive leaves with the agent's exit code."""
     agent = importlib.import_module("firmware_agent.__main__")
+    os.chdir(LAUNCHER_FOLDER)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps drives that have ended
     for line in sys.stdin.buffer:
         folder = json.loads(line)
@@ -27,7 +29,7 @@ def main() -> None:
             _leave_launcher()
             sys.argv = ["firmware_agent", "native", folder]
             sys.exit(agent.main())
-        os.chdir("/")
+        os.chdir(LAUNCHER_FOLDER)
         print(pid, flush=True)
     os._exit(0)  # there is nothing to tidy up
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
+from csd_emu.engines.native_engine import folder_of
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import HOME_VARIABLE
 from csd_lab.testkit.prometheus import free_port
@@ -131,7 +132,7 @@ class CommandLab:
                 command, values = process.cmdline(), process.environ()
                 mine = values.get(HOME_VARIABLE) == path or any(f"{path}/" in part for part in command)
                 mine = mine or any(f"{path}/" in value for value in values.values())
-                is_agent = names == ("agent",) and "firmware_agent" in command and f"{path}/" in command[-1]
+                is_agent = names == ("agent",) and folder_of(process) is not None
                 if mine and (is_agent or not names or process.name().startswith(names)):
                     found.append(process)
         return found

@@ -3,6 +3,7 @@
 import psutil
 import pytest
 
+from csd_emu.engines import native_launcher
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.bench import run_bench
@@ -14,12 +15,9 @@ from firmware_agent.common.errors import ConfigurationError
 
 def agents() -> set[int]:
     """Of this process' own; those that have ended wait to be reaped."""
-    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return {
-        child.pid
-        for child in living
-        if {"firmware_agent", "csd_lab.bench.security.hostile_drive"} & set(child.cmdline())
-    }
+    living = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    programs = {native_launcher.__file__, "csd_lab.bench.security.hostile_drive"}
+    return {child.pid for child in living if programs & set(child.cmdline())}
 
 
 @pytest.mark.long

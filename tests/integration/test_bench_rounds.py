@@ -5,6 +5,7 @@ import asyncio
 import psutil
 import pytest
 
+from csd_emu.engines import native_launcher
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
@@ -17,8 +18,9 @@ from host.core.interrupts import INTERRUPTS
 
 def children() -> set[int]:
     """This process' own, but for those that have ended and wait to be reaped."""
-    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return {child.pid for child in living if "firmware_agent" in child.cmdline() or "gloo" in " ".join(child.cmdline())}
+    living = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    programs = native_launcher.__file__, "gloo"
+    return {child.pid for child in living if any(program in " ".join(child.cmdline()) for program in programs)}
 
 
 @pytest.mark.long

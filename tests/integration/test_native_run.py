@@ -167,8 +167,7 @@ def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(
 
     def harm() -> None:
         wait_until(workshop.rounds)
-        (agent,) = [agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01")]
-        getattr(agent, fault)()
+        getattr(workshop.agent("csd-01"), fault)()
 
     watchdog = "5 s" if fault == "suspend" else "60 s"
     rounds = 6

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -72,8 +71,7 @@ class Run:
         return f"{LOOPBACK}:{self.port}"
 
     def kill(self, device: str) -> None:
-        (agent,) = [agent for agent in self.workshop.agents() if agent.cmdline()[-1].endswith(device)]
-        os.kill(agent.pid, signal.SIGKILL)
+        self.workshop.kill_agent(device)
 
     def revive(self, device: str) -> None:
         done = self.workshop.run("inject", "lab", device, "revive", "--json")

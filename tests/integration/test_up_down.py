@@ -48,7 +48,7 @@ def test_up_status_run_twice_and_down(workshop: Workshop, csd_emu: Command) -> N
     assert_refused(csd_emu(*workshop.job_arguments()), "csd-emu down lab, then run again")
     assert {process.pid for process in workshop.agents()} == processes
 
-    killed = next(process for process in workshop.agents() if process.cmdline()[-1].endswith("csd-00"))
+    killed = workshop.agent("csd-00")
     killed.kill()
     wait_until(lambda: len(workshop.agents()) == 1)
     (damaged,) = csd_emu("status", "--json").json("status")["arrays"]

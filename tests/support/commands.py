@@ -19,6 +19,7 @@ import psutil
 import pytest
 import yaml
 
+from csd_emu.engines.native_engine import folder_of
 from csd_emu.util.paths import HOME_VARIABLE
 from host.cli import main as cli
 from host.core.interrupts import INTERRUPTS
@@ -106,13 +107,20 @@ class Workshop:
 
     def agents(self) -> list[psutil.Process]:
         """The agents that run from this workshop's folders."""
-        home = str(self.home)
-        lines = ((process, process.info["cmdline"]) for process in processes())
-        return [process for process, line in lines if "firmware_agent" in line and any(home in part for part in line)]
+        found = []
+        for process in processes():
+            with contextlib.suppress(psutil.Error):
+                if (folder := folder_of(process)) is not None and folder.is_relative_to(self.home):
+                    found.append(process)
+        return found
+
+    def agent(self, device: str) -> psutil.Process:
+        """The agent of a device."""
+        return next(agent for agent in self.agents() if agent.cwd().endswith(device))
 
     def kill_agent(self, device: str) -> None:
         """End a device's agent by SIGKILL."""
-        next(agent for agent in self.agents() if agent.cmdline()[-1].endswith(device)).kill()
+        self.agent(device).kill()
 
     def assert_clean(self) -> None:
         """No process, no folder of an array, no temporary file."""

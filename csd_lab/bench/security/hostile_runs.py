@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -39,10 +40,12 @@ class HostileEngine(NativeEngine):
         self._name, self._listener = hostile, Listener()
         self._orders: Connection | None = None
 
-    def _command(self, plan: DevicePlan) -> list[str]:
+    def _launch(self, plan: DevicePlan) -> int:
         if plan.device.name != self._name:
-            return super()._command(plan)
-        return [*_COMMAND, str(plan.folder), str(self._listener.address)]
+            return super()._launch(plan)
+        command = [*_COMMAND, str(plan.folder), str(self._listener.address)]
+        with open(plan.console, "wb") as console:
+            return subprocess.Popen(command, stdout=console, stderr=console, start_new_session=True).pid
 
     async def behave(self, behaviour: Behaviour) -> None:
         """Have the drive, which has dialled in, behave so from its next task on.
