@@ -25,26 +25,25 @@ def main() -> None:
     for line in sys.stdin.buffer:
         folder = json.loads(line)
         os.chdir(folder)
+        console = os.open(CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         if (pid := os.fork()) == 0:
-            _leave_launcher()
+            _leave_launcher(console)
             sys.argv = ["firmware_agent", "native", folder]
             sys.exit(agent.main())
+        os.close(console)
         os.chdir(LAUNCHER_FOLDER)
         print(pid, flush=True)
     os._exit(0)  # there is nothing to tidy up
 
 
-def _leave_launcher() -> None:
+def _leave_launcher(console: int) -> None:
     os.setsid()  # Ctrl-C reaches the host alone
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for descriptor, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-    ):
-        opened = os.open(path, flags, 0o644)
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    os.dup2(1, 2)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, source in ((0, null), (1, console), (2, console)):
+        os.dup2(source, descriptor)
+    os.close(null)
+    os.close(console)
 
 
 if __name__ == "__main__":

@@ -39,13 +39,15 @@ class HostileEngine(NativeEngine):
         super().__init__(arrays_folder)
         self._name, self._listener = hostile, Listener()
         self._orders: Connection | None = None
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def _launch(self, plan: DevicePlan) -> int:
         if plan.device.name != self._name:
             return super()._launch(plan)
         command = [*_COMMAND, str(plan.folder), str(self._listener.address)]
         with open(plan.console, "wb") as console:
-            return subprocess.Popen(command, stdout=console, stderr=console, start_new_session=True).pid
+            self._started.append(subprocess.Popen(command, stdout=console, stderr=console, start_new_session=True))
+        return self._started[-1].pid
 
     async def behave(self, behaviour: Behaviour) -> None:
         """Have the drive, which has dialled in, behave so from its next task on.
@@ -67,6 +69,8 @@ class HostileEngine(NativeEngine):
     def close(self) -> None:
         """Let go of the drive."""
         super().close()
+        for process in self._started:
+            process.poll()
         self._listener.close()
         if self._orders is not None:
             self._orders.close()
