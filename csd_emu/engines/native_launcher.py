@@ -29,11 +29,13 @@ def main() -> None:
         if (pid := os.fork()) == 0:
             _leave_launcher(console)
             sys.argv = ["firmware_agent", "native", folder]
-            sys.exit(agent.main())
+            code = agent.main()
+            sys.stdout.flush()
+            os._exit(code)  # taking torch down takes longer than all else
         os.close(console)
         os.chdir(LAUNCHER_FOLDER)
         print(pid, flush=True)
-    os._exit(0)  # there is nothing to tidy up
+    os._exit(0)
 
 
 def _leave_launcher(console: int) -> None:
