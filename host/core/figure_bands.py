@@ -34,6 +34,14 @@ def ratio_band(one: Band, other: Band) -> Band:
     return span_of((one.low / other.low, one.high / other.high))
 
 
+def watts_band(watts: float, joules: Band | None, seconds: Band | None) -> Band | None:
+    """Return the band of a mean power: joules over seconds at the same end, and what it is; None if not known."""
+    if joules is None or seconds is None or seconds.low <= 0:
+        return None
+    ends = ratio_band(joules, seconds)
+    return span_of((watts, ends.low, ends.high))
+
+
 def cancelled_share(one: Band, other: Band) -> float:
     """Return how much of the band of two figures' ratio cancels, 0 to 1: that of unrelated figures is the whole."""
     whole = one.high / other.low - one.low / other.high

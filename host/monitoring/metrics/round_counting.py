@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
 from operator import attrgetter
 from typing import get_args
 
@@ -12,7 +11,9 @@ from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.figure_bands import Band
 from host.core.records import DeviceRound, RoundRecord
+from host.core.run_stats import RunStats
 from host.core.summary import SYNC
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
@@ -30,6 +31,7 @@ PHASES = PhaseSeconds.__struct_fields__
 # What a step consists of; weights are encoded once per round.
 STEP_PHASES = ("forward", "backward", "update")
 
+_BANDED = names.ARRAY_BAND_SECONDS, names.COMPUTE_BAND_SECONDS, names.ENERGY_BAND_JOULES
 _Counter = tuple[Metric, Labels, Callable[[DeviceRound], float]]
 # What is added to which counter: labels beside device and clock, and the figure of the device's part in the round.
 _EXCHANGED: tuple[_Counter, ...] = (
@@ -100,10 +102,6 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
     store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
-    for figure, end in product(record.bands, get_args(End)):
-        value, energy = float(getattr(record.bands[figure], end)), figure == "energy_joules"
-        metric, of = (names.ROUND_BAND_JOULES, ()) if energy else (names.ROUND_BAND_SECONDS, (figure,))
-        store.set(metric, (*of, end, record.clock), value)
     store.set(names.PARTICIPANTS, (mode,), in_time)
     store.add(names.STRAGGLERS, (mode,), len(record.devices) - in_time)
     store.set(names.ACCURACY, (), record.accuracy)
@@ -118,6 +116,21 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
         store.set(names.SAMPLING_ERROR, ("interval",), sampling.error)
         store.set(names.SAMPLING_ERROR, ("starts",), sampling.start_share)
         store.set(names.SAMPLING_MISSING, (), len(sampling.not_counted))
+
+
+def show_bands(store: Store, run: RunStats, clock: str) -> None:
+    """Show between what a run's seconds and joules may lie; nothing if a round's bands are not known."""
+    found: list[tuple[Metric, Labels, str, Band | None]] = [
+        (names.ARRAY_BAND_SECONDS, (), clock, run.bands.get("array_seconds"))
+    ]
+    for node, own in run.device_bands.items():
+        computing = "+".join(sorted(run.devices[node].clocks)) if node in run.devices else ""
+        found.append((names.COMPUTE_BAND_SECONDS, (node,), computing, own.get("device_seconds")))
+        found.append((names.ENERGY_BAND_JOULES, (node,), clock, own.get("energy_joules")))
+    for metric in _BANDED:
+        known = [(node, of, band) for each, node, of, band in found if each is metric and band is not None]
+        each_end = ((node, of, end, getattr(band, end)) for node, of, band in known for end in get_args(End))
+        store.replace(metric, {(*node, end, of): value for node, of, end, value in each_end})
 
 
 def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:

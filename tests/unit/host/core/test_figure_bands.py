@@ -13,6 +13,7 @@ from host.core.figure_bands import (
     rate_band,
     ratio_band,
     span_of,
+    watts_band,
 )
 
 ends = st.tuples(st.floats(0.01, 1e3), st.floats(1.0, 10.0)).map(lambda two: Band(two[0], two[0] * two[1]))
@@ -51,6 +52,26 @@ def test_a_span_holds_all_of_its_values_and_no_more(values: list[float]) -> None
     band = span_of(values)
     assert all(band.low <= value <= band.high for value in values)
     assert {band.low, band.high} <= set(values)
+
+
+@given(joules=ends, seconds=ends, watts=st.floats(0.01, 1e3))
+def test_a_band_of_watts_holds_them_and_what_they_are_at_both_ends(joules: Band, seconds: Band, watts: float) -> None:
+    band = watts_band(watts, joules, seconds)
+    assert band is not None
+    for value in (watts, joules.low / seconds.low, joules.high / seconds.high):
+        assert band.low <= value <= band.high
+
+
+@given(one=ends, factor=st.floats(0.1, 10))
+def test_watts_of_joules_that_grow_as_seconds_do_have_none(one: Band, factor: float) -> None:
+    band = watts_band(factor, Band(one.low * factor, one.high * factor), one)
+    assert band is not None
+    assert (band.low, band.high) == pytest.approx((factor, factor))
+
+
+def test_watts_have_no_band_where_seconds_or_joules_have_none() -> None:
+    known = Band(1.0, 2.0)
+    assert watts_band(1.0, None, known) is watts_band(1.0, known, None) is watts_band(1.0, known, Band(0, 0)) is None
 
 
 names = st.sampled_from(["one", "two", "three"])
