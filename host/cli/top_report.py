@@ -20,8 +20,8 @@ from rich.text import Text
 from csd_emu.profiles.profile import End
 from csd_emu.util.renamed import Renamed, old_name_of
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.core.console import MOST_WIDTH, console
-from host.core.figure_bands import IN_BRACKETS, Band, format_band, rate_band, watts_band
+from host.core.console import console, fitting
+from host.core.figure_bands import IN_BRACKETS, Band, format_band, rate_band, stack_band, watts_band
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.metric import Metric
 from host.monitoring.run_registry import LiveRun
@@ -318,11 +318,9 @@ def watch(run: LiveRun, interval_seconds: float, goes_on: Callable[[], bool]) ->
 
 def render(report: TopReport, width: int, rates: str) -> RenderableType:
     """Return the view for a terminal `width` characters wide; `rates` says what rates and watts are means of."""
-    options = console.options.update_width(MOST_WIDTH)
-    layouts = [_table(report, *layout) for layout in ((True, True), (False, True), (False, False))]
-    fitting = (table for table in layouts if console.measure(table, options=options).maximum <= width)
+    layouts = (_table(report, *layout) for layout in ((True, True), (False, True), (False, False)))
     brackets = f"; {IN_BRACKETS}" if report.bands else ""
-    return Group(*_head(report), next(fitting, layouts[-1]), Text(f"rates and W: means {rates}{brackets}", style="dim"))
+    return Group(*_head(report), fitting(layouts, width), Text(f"rates and W: means {rates}{brackets}", style="dim"))
 
 
 def _head(report: TopReport) -> list[Text]:
@@ -351,7 +349,7 @@ def _table(report: TopReport, whole: bool, one_line: bool) -> Table:
         table.add_column(heading, justify="left" if heading in _WORDS else "right", no_wrap=True)
     for row in rows:
         cells = (cell for heading, cell in row.items() if whole or heading not in _LEAST)
-        table.add_row(*(cell if one_line or isinstance(cell, Text) else _broken(cell) for cell in cells))
+        table.add_row(*(cell if one_line or isinstance(cell, Text) else stack_band(cell) for cell in cells))
     return table
 
 
@@ -372,11 +370,6 @@ def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
         "link": _megabytes(device.host_link_bytes),
         "memory": memory,
     }
-
-
-def _broken(cell: str) -> str:
-    """Return a figure whose band has lines of its own."""
-    return cell.replace(" (", "\n(").replace(" to ", "\nto ")
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -24,6 +24,11 @@ def add_bands(sums: Mapping[str, Band], more: Mapping[str, Band]) -> dict[str, B
     return {name: Band(sum(band.low for band in own), sum(band.high for band in own)) for name, own in pairs.items()}
 
 
+def scale_band(band: Band, factor: float) -> Band:
+    """Return the band of a figure times `factor`, which is above 0."""
+    return Band(band.low * factor, band.high * factor)
+
+
 def rate_band(above: float, below: Band) -> Band:
     """Return the band of an exact figure over one whose band is above 0."""
     return Band(above / below.high, above / below.low)
@@ -61,4 +66,18 @@ def format_band(value: str, band: Band | None) -> str:
     if band is None or band.low == band.high:
         return value
     low, high = (f"{end:.0f}" if abs(end) >= 1000 else f"{end:.3g}" for end in (band.low, band.high))
-    return f"{value} ({low} to {high})"
+    return f"{value} ({low} to {high})" if low != high else value
+
+
+def format_ratio(value: str, one: Band | None, other: Band | None) -> str:
+    """Return a ratio of two figures that rest on the same profiles, with its band and how much of theirs cancels."""
+    if one is None or other is None or min(one.low, other.low) <= 0:
+        return value
+    cancels = f"{cancelled_share(one, other):.0%} of their bands cancels"
+    banded = format_band(value, ratio_band(one, other))
+    return f"{value} ({cancels})" if banded == value else f"{banded[:-1]} times; {cancels})"
+
+
+def stack_band(figure: str) -> str:
+    """Return a figure whose band has lines of its own, for a narrow column."""
+    return figure.replace(" (", "\n(").replace(" to ", "\nto ")

@@ -31,7 +31,6 @@ PHASES = PhaseSeconds.__struct_fields__
 # What a step consists of; weights are encoded once per round.
 STEP_PHASES = ("forward", "backward", "update")
 
-_BANDED = names.ARRAY_BAND_SECONDS, names.COMPUTE_BAND_SECONDS, names.ENERGY_BAND_JOULES
 _Counter = tuple[Metric, Labels, Callable[[DeviceRound], float]]
 # What is added to which counter: labels beside device and clock, and the figure of the device's part in the round.
 _EXCHANGED: tuple[_Counter, ...] = (
@@ -120,17 +119,15 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
 
 def show_bands(store: Store, run: RunStats, clock: str) -> None:
     """Show between what a run's seconds and joules may lie; nothing if a round's bands are not known."""
-    found: list[tuple[Metric, Labels, str, Band | None]] = [
-        (names.ARRAY_BAND_SECONDS, (), clock, run.bands.get("array_seconds"))
-    ]
-    for node, own in run.device_bands.items():
-        computing = "+".join(sorted(run.devices[node].clocks)) if node in run.devices else ""
-        found.append((names.COMPUTE_BAND_SECONDS, (node,), computing, own.get("device_seconds")))
-        found.append((names.ENERGY_BAND_JOULES, (node,), clock, own.get("energy_joules")))
-    for metric in _BANDED:
-        known = [(node, of, band) for each, node, of, band in found if each is metric and band is not None]
-        each_end = ((node, of, end, getattr(band, end)) for node, of, band in known for end in get_args(End))
-        store.replace(metric, {(*node, end, of): value for node, of, end, value in each_end})
+    nodes, clocks = run.device_bands.items(), {node: "+".join(sorted(of.clocks)) for node, of in run.devices.items()}
+    series: dict[Metric, list[tuple[Labels, str, Band | None]]] = {
+        names.ARRAY_BAND_SECONDS: [((), clock, run.bands.get("array_seconds"))],
+        names.COMPUTE_BAND_SECONDS: [((node,), clocks.get(node, ""), own.get("device_seconds")) for node, own in nodes],
+        names.ENERGY_BAND_JOULES: [((node,), clock, own.get("energy_joules")) for node, own in nodes],
+    }
+    for metric, bands in series.items():
+        ends = ((node, end, of, band) for node, of, band in bands if band is not None for end in get_args(End))
+        store.replace(metric, {(*node, end, of): getattr(band, end) for node, end, of, band in ends})
 
 
 def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:

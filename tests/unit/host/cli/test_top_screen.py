@@ -123,8 +123,8 @@ def test_every_second_watt_and_joule_has_a_band_that_holds_it(rounds: list[tuple
         window = ScrapeWindow(None, readings) if window is None else window.slide(readings)
         report = make_report(RUN, window)
         assert report.bands.keys() == {"array_seconds", "energy_joules", "records_per_array_second"}
-        for of in (report, *report.devices):
-            for name, band in of.bands.items():
+        for of, bands in [(report, report.bands), *((device, device.bands) for device in report.devices)]:
+            for name, band in bands.items():
                 assert band.low * (1 - 1e-9) <= getattr(of, name) <= band.high * (1 + 1e-9)
         assert all(device.bands.keys() == FIGURES for device in report.devices[:-1])
         assert report.devices[-1].bands.keys() == {"device_seconds", "power_watts", "energy_joules"}
