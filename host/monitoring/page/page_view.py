@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
+from host.core.figure_bands import Band, watts_band
 from host.core.records import EventRecord, RoundRecord
 from host.core.run_stats import RunStats
 from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve
@@ -16,6 +17,8 @@ from host.monitoring.charts.run_curves import progress_panes
 from host.monitoring.page.page_state import EventNow, RoundNow, RunSoFar, SeriesNow
 
 MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
+# Figures of a run that are its last round's.
+_LAST_ROUNDS = ("records_per_device_second", "records_per_array_second", "watts")
 _SLOW = 1.1
 
 
@@ -140,6 +143,7 @@ def describe_event(event: EventRecord, number: int) -> EventNow:
 def describe_round(record: RoundRecord) -> RoundNow:
     """Return a round as a row of a table; `batch_size` is the middle one of its drives."""
     batches = [part.batch_size for part in record.devices if part.device != HOST]
+    watts = _over(record.total_joules, record.array_seconds)
     return RoundNow(
         round=record.round,
         accuracy=finite(record.accuracy),
@@ -148,13 +152,21 @@ def describe_round(record: RoundRecord) -> RoundNow:
         drives=sum(part.device != HOST for part in record.in_time),
         records_per_device_second=finite(record.records_per_device_second),
         records_per_array_second=_over(record.samples, record.array_seconds),
-        watts=_over(record.total_joules, record.array_seconds),
+        watts=watts,
         joules=record.total_joules,
         batch_size=statistics.median_low(batches) if batches else None,
         array_seconds=record.array_seconds,
         wall_seconds=record.wall_seconds,
-        bands=record.bands,
+        bands=with_watts(RunStats.of([record]).all_bands, watts, record.bands, record),
     )
+
+
+def with_watts(
+    bands: Mapping[str, Band], watts: float | None, drawn: Mapping[str, Band], last: RoundRecord
+) -> dict[str, Band]:
+    """Return `bands`, and that of mean watts in the last round in which joules were `drawn`, where it is known."""
+    known = watts_band(watts or 0.0, drawn.get("energy_joules"), last.bands.get("array_seconds"))
+    return {**bands} if known is None else {**bands, "watts": known}
 
 
 def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
@@ -177,7 +189,7 @@ def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
         watts=last.watts,
         joules=stats.energy_joules,
         machine_joules=stats.machine_joules,
-        bands=stats.all_bands,
+        bands=stats.all_bands | {name: last.bands[name] for name in _LAST_ROUNDS if name in last.bands},
         sampling=stats.sampling.text if stats.sampling is not None else "",
     )
 

@@ -185,6 +185,7 @@ class History(RunListener):
         found = []
         for name, (state, facts) in presences.items():
             sums, batches = stats.devices.get(name, DeviceStats()), self._batches.get(name)
+            bands = stats.device_bands.get(name, {})
             drive = DriveNow(
                 name=name,
                 kind=facts.kind if facts is not None else "",
@@ -200,7 +201,9 @@ class History(RunListener):
                 joules=shorten_number(math.fsum(stats.node_joules.get(name, {}).values())) or 0.0,
                 slowdown=shorten_number(self._slowdowns.get(name)),
                 straggler=name in parts and parts[name].straggler,
-                bands=stats.device_bands.get(name, {}),
+                bands=bands
+                if last is None
+                else view.with_watts(bands, watts.get(name), last.device_bands.get(name, {}), last),
             )
             found.append(drive)
         return found

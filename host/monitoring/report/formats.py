@@ -36,7 +36,7 @@ def format_ends(band: Band | None, kind: Literal["seconds", "number"] = "number"
         return ""
     ends = band.low * scale, band.high * scale
     low, high = (format_seconds(end) if kind == "seconds" else format_number(end, 3) for end in ends)
-    return f" ({low} to {high})"
+    return f" ({low} to {high})" if low != high else ""
 
 
 def format_share(saved: float) -> str:
