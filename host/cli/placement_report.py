@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
-from rich.table import Table
 
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, SplitProblem
@@ -222,8 +221,12 @@ def print_plan(report: PlanReport) -> None:
 
 def print_placement(plan: CutReport, title: str, clock: str) -> None:
     """Print a row for each of the best cuts, which one is chosen and why, and why others cannot be."""
+    table = figures_table(f"Placement: {title}", _COLUMNS, left=(_COLUMNS[0], ""))
     shown = _best(plan)
-    print_whole(*(_table(plan, shown, f"Placement: {title}", lay_out) for lay_out in (str, stack_band)))
+    for row in shown:
+        chosen = row.drive_layers == plan.drive_layers
+        table.add_row(*_cells(row), "<- chosen" if chosen else _why_not(row), style="bold" if chosen else None)
+    print_whole(table)
     if left := sum(not row.refused for row in plan.cuts) - sum(not row.refused for row in shown):
         console.print(f"{left} more cuts are slower; --json has them all")
     for reason, names in _refused(plan.cuts):
@@ -241,16 +244,6 @@ def print_placement(plan: CutReport, title: str, clock: str) -> None:
     console.print(_verdict(plan), markup=False, soft_wrap=True)
     for note in plan.notes:
         console.print(f"* {note}", markup=False, soft_wrap=True)
-
-
-def _table(plan: CutReport, shown: Sequence[CutRow], title: str, lay_out: Callable[[str], str]) -> Table:
-    """Return the cuts that are shown; `lay_out` arranges a figure with its band."""
-    table = figures_table(title, _COLUMNS, left=(_COLUMNS[0], ""))
-    for row in shown:
-        chosen = row.drive_layers == plan.drive_layers
-        cells = map(lay_out, _cells(row))
-        table.add_row(*cells, "<- chosen" if chosen else _why_not(row), style="bold" if chosen else None)
-    return table
 
 
 def _layers_line(costs: LayerCosts) -> str:
@@ -271,8 +264,8 @@ def _verdict(plan: CutReport) -> str:
     if plan.layer is not None and plan.unmoved_seconds is not None:
         ratio = f"{plan.unmoved_seconds / plan.step_seconds:.3g} times as fast as with nothing moved"
         gain = f", {format_ratio(ratio, plan.cuts[0].bands.get('step_seconds'), *bands)}"
-    step = format_band(f"{plan.step_seconds:.4g} s", *bands)
     chosen = f"; {describe_ends(_name(plan.layer), ends)}" if ends else ""
+    step = format_band(f"{plan.step_seconds:.4g} s", *bands)
     return f"{_name(plan.layer)}: a step takes {step}{gain}; {plan.reason}{chosen}"
 
 
@@ -310,13 +303,13 @@ def _refused(cuts: Sequence[CutRow]) -> list[tuple[str, str]]:
 
 
 def _cells(row: CutRow) -> list[str]:
+    """Return what a row shows; a band has lines of its own."""
     least, step = (">= ", "at_least_seconds") if row.step_seconds is None else ("", "step_seconds")
     seconds = {name: getattr(row, name) for name in (step, "drive_seconds", "host_seconds")}
-    shown = [format_band("-" if own is None else f"{own:.4g}", row.bands.get(name)) for name, own in seconds.items()]
+    shown = ["-" if own is None else format_band(f"{own:.4g}", row.bands.get(name)) for name, own in seconds.items()]
     return [
         row.layer or "(nothing moved)",
-        shown[0] if shown[0] == "-" else f"{least}{shown[0]}",
-        *shown[1:],
+        *map(stack_band, (shown[0] if shown[0] == "-" else f"{least}{shown[0]}", *shown[1:])),
         format_bytes(row.traffic_bytes),
         f"{row.moved_parameters:.1%}",
         f"{row.moved_compute:.1%}",

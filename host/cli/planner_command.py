@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import msgspec
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.config.servers_file import ServersConfig
@@ -161,33 +160,18 @@ def print_devices(report: PlanReport) -> None:
 
 
 def _print_table(plan: SelectionReport, title: str) -> None:
-    shown = shown_rows(plan)
-    print_whole(*(_table(plan, shown, title, lay_out) for lay_out in (_band_below, _narrow)))
-    if (left := plan.feasible - len(shown)) > 0:
-        _say(f"{left} more keep to the limits; --json has the best of them")
-
-
-def _band_below(cell: str) -> str:
-    return cell.replace(" (", "\n(")
-
-
-def _narrow(cell: str) -> str:
-    return stack_band(cell).replace(" .. ", " ..\n").replace(", ", "\n")
-
-
-def _table(
-    plan: SelectionReport, shown: Sequence[ConfigurationRow], title: str, lay_out: Callable[[str], str]
-) -> Table:
     work = () if plan.same_work else ("records",)
     table = figures_table(title, ("devices", *work, *_COLUMNS, ""), left=("devices", ""))
     front = {row.name for row in plan.front}
+    shown = shown_rows(plan)
     for row in shown:
         chosen = row.name == plan.chosen.name
         marks = [*(["<- chosen"] if chosen else []), *(["Pareto front"] if row.name in front else [])]
         own = [f"{row.trained_records:,.0f}"] if work else []
-        cells = map(lay_out, [*_cells(row), ", ".join(marks)])
-        table.add_row(row.name, *own, *cells, style="bold" if chosen else None)
-    return table
+        table.add_row(row.name, *own, *_cells(row), "\n".join(marks), style="bold" if chosen else None)
+    print_whole(table)
+    if (left := plan.feasible - len(shown)) > 0:
+        _say(f"{left} more keep to the limits; --json has the best of them")
 
 
 def shown_rows(plan: SelectionReport) -> list[ConfigurationRow]:
@@ -198,15 +182,16 @@ def shown_rows(plan: SelectionReport) -> list[ConfigurationRow]:
 
 
 def _cells(row: ConfigurationRow) -> list[str]:
+    """Return what a row shows; a band has lines of its own."""
     ranges = {"seconds": row.seconds, "watts": row.watts, "joules": row.joules, "edp": row.edp}
     figures = {"step_seconds": f"{row.step_seconds:.4g}"} | {name: _interval(each) for name, each in ranges.items()}
-    shown = (format_band(text, row.bands.get(name)) for name, text in figures.items())
+    shown = (stack_band(format_band(text, row.bands.get(name))) for name, text in figures.items())
     return [str(row.records), *shown, f"{row.steps_measured} steps" if row.steps_measured else "-"]
 
 
 def _interval(value: Range) -> str:
     if value.half > _WIDE:
-        return f"{value.low:.4g} .. {value.high:.4g}"
+        return f"{value.low:.4g} ..\n{value.high:.4g}"
     return f"{value.value:.4g} ±{value.half:.1%}" if value.half else f"{value.value:.4g}"
 
 

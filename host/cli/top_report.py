@@ -20,7 +20,8 @@ from rich.text import Text
 from csd_emu.profiles.profile import End
 from csd_emu.util.renamed import Renamed, old_name_of
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.core.console import console, fitting
+from firmware_agent.common.units import format_bytes
+from host.core.console import MOST_WIDTH, console
 from host.core.figure_bands import IN_BRACKETS, Band, format_band, rate_band, stack_band, watts_band
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.metric import Metric
@@ -147,9 +148,8 @@ class ScrapeWindow:
         ended = readings.first(names.ROUND) != self.now.first(names.ROUND)
         return ScrapeWindow(self.now if ended else self.before, readings)
 
-    def ratio(self, above: Metric | str, below: Metric | str, device: str = "") -> float | None:
+    def ratio(self, above: Metric | str, below: Metric | str, **labels: str) -> float | None:
         """Return how much one counter grew over how much another did; None if the latter did not."""
-        labels = {"device": device} if device else {}
         grown = self.growth(below, **labels)
         return self.growth(above, **labels) / grown if grown > 0 else None
 
@@ -239,19 +239,20 @@ def _rate(window: ScrapeWindow, seconds: Band | None, **labels: str) -> Band | N
 
 def _elapsed(window: ScrapeWindow, device: str) -> Band | None:
     """Return the band of a device's elapsed time: the array's if it was there in all of it."""
-    lengths = window.growth(names.DEVICE_SECONDS, device=device), window.growth(f"{names.ROUND_SECONDS.name}_sum")
-    return window.band(names.ARRAY_BAND_SECONDS) if math.isclose(*lengths) else None
+    there, whole = window.growth(names.DEVICE_SECONDS, device=device), window.growth(f"{names.ROUND_SECONDS.name}_sum")
+    return window.band(names.ARRAY_BAND_SECONDS) if math.isclose(there, whole) else None
 
 
 def _device_bands(window: ScrapeWindow, device: str) -> dict[str, Band]:
-    run, watts = ScrapeWindow(None, window.now), window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device)
-    drawn = window.band(names.ENERGY_BAND_JOULES, device=device)
+    run, watts = ScrapeWindow(None, window.now), window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device=device)
     return _known(
         compute_seconds=run.band(names.COMPUTE_BAND_SECONDS, device=device),
         device_seconds=_elapsed(run, device),
         energy_joules=run.band(names.ENERGY_BAND_JOULES, device=device),
         records_per_device_second=_rate(window, window.band(names.COMPUTE_BAND_SECONDS, device=device), device=device),
-        power_watts=None if watts is None else watts_band(watts, drawn, _elapsed(window, device)),
+        power_watts=watts_band(
+            watts or 0.0, window.band(names.ENERGY_BAND_JOULES, device=device), _elapsed(window, device)
+        ),
     )
 
 
@@ -263,10 +264,10 @@ def _device(window: ScrapeWindow, device: str) -> TopDevice:
         state=now.state(device),
         clock=next(filter(None, clocks), ""),
         batch_size=_whole(now.first(names.BATCH_SIZE, device=device)),
-        records_per_device_second=window.ratio(names.SAMPLES, names.COMPUTE_SECONDS, device),
+        records_per_device_second=window.ratio(names.SAMPLES, names.COMPUTE_SECONDS, device=device),
         compute_seconds=now.sum(names.COMPUTE_SECONDS, device=device),
         device_seconds=now.sum(names.DEVICE_SECONDS, device=device),
-        power_watts=window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device),
+        power_watts=window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device=device),
         energy_joules=now.sum(names.ENERGY_JOULES, device=device),
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES, device=device)),
         memory_bytes=_whole(now.first(names.MEMORY_BYTES, device=device)),
@@ -318,9 +319,10 @@ def watch(run: LiveRun, interval_seconds: float, goes_on: Callable[[], bool]) ->
 
 def render(report: TopReport, width: int, rates: str) -> RenderableType:
     """Return the view for a terminal `width` characters wide; `rates` says what rates and watts are means of."""
-    layouts = (_table(report, *layout) for layout in ((True, True), (False, True), (False, False)))
-    brackets = f"; {IN_BRACKETS}" if report.bands else ""
-    return Group(*_head(report), fitting(layouts, width), Text(f"rates and W: means {rates}{brackets}", style="dim"))
+    tables = [_table(report, *layout) for layout in ((True, True), (False, True), (False, False))]
+    options, brackets = console.options.update_width(MOST_WIDTH), f"; {IN_BRACKETS}" if report.bands else ""
+    fitting = (table for table in tables if console.measure(table, options=options).maximum <= width)
+    return Group(*_head(report), next(fitting, tables[-1]), Text(f"rates and W: means {rates}{brackets}", style="dim"))
 
 
 def _head(report: TopReport) -> list[Text]:
@@ -328,7 +330,7 @@ def _head(report: TopReport) -> list[Text]:
     clock = report.clock or "no clock yet"
     first = f"{report.array} ({report.engine}, {report.model})  round {report.round}  accuracy {accuracy}"
     rate, seconds = _banded(report, "records_per_array_second", 1), _banded(report, "array_seconds", 3)
-    drawn = f"{_banded(report, 'energy_joules', 1)} J  link {_megabytes(report.host_link_bytes)}"
+    drawn = f"{_banded(report, 'energy_joules', 1)} J  link {format_bytes(report.host_link_bytes)}"
     second = f"array: {rate} records/s, {seconds} s ({clock})  {drawn}"
     third = f"emulating it took {report.wall_seconds:.1f} s (wall)"
     head = [Text(first, style="bold"), Text(second), Text(third, style="dim")]
@@ -355,7 +357,7 @@ def _table(report: TopReport, whole: bool, one_line: bool) -> Table:
 
 def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
     """Return heading -> cell."""
-    memory = _NONE if device.memory_bytes is None else _megabytes(device.memory_bytes)
+    memory = _NONE if device.memory_bytes is None else format_bytes(device.memory_bytes)
     return {
         "drive": device.device,
         "state": Text(device.state or _NONE, style=_COLOURS.get(device.state, "")),
@@ -367,7 +369,7 @@ def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
         "device s\nelapsed": _banded(device, "device_seconds", 3),
         "W": _banded(device, "power_watts", 2),
         "J": _banded(device, "energy_joules", 2),
-        "link": _megabytes(device.host_link_bytes),
+        "link": format_bytes(device.host_link_bytes),
         "memory": memory,
     }
 
@@ -379,7 +381,3 @@ def _number(value: float | None, digits: int) -> str:
 def _banded(of: TopReport | TopDevice, figure: str, digits: int) -> str:
     """Return a figure with its band, where it has one."""
     return format_band(_number(getattr(of, figure), digits), of.bands.get(figure))
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LOG_VARIABLE = "CSD_LOG"
 _OURS = ("csd_emu", "csd_lab", "firmware_agent", "host")
 _ERROR_BEGINS = "csd-emu: "  # so does every message with which a command ends
-_WIDEST = 200
+MOST_WIDTH = 200
 _context: dict[str, Any] = {"run": None, "round": None}
 
 
@@ -203,21 +203,10 @@ def figures_table(title: str, columns: Iterable[str], left: Collection[str]) -> 
     return table
 
 
-def fitting(tables: Iterable[Table], width: int) -> Table:
-    """Return the first of these tables that is at most so wide, else the last; each has the width that it needs."""
-    for table in tables:
-        table.width = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
-        if table.width <= width:
-            break
-    return table
-
-
-def print_whole(*tables: Table) -> None:
-    """Print the first of these tables that the terminal is wide enough for, else the last.
-
-    It has all its figures: a narrow terminal may break its lines, but nothing is left out.
-    """
-    console.print(fitting(tables, console.width), crop=False)
+def print_whole(table: Table) -> None:
+    """Print a table with all its figures: a narrow terminal may break its lines, but nothing is left out."""
+    table.width = console.measure(table, options=console.options.update_width(MOST_WIDTH)).maximum
+    console.print(table, crop=False)
 
 
 def print_failure(failure: Failure) -> None:

@@ -43,8 +43,7 @@ def watts_band(watts: float, joules: Band | None, seconds: Band | None) -> Band 
     """Return the band of a mean power: joules over seconds at the same end, and what it is; None if not known."""
     if joules is None or seconds is None or seconds.low <= 0:
         return None
-    ends = ratio_band(joules, seconds)
-    return span_of((watts, ends.low, ends.high))
+    return span_of((watts, joules.low / seconds.low, joules.high / seconds.high))
 
 
 def cancelled_share(one: Band, other: Band) -> float:
@@ -73,9 +72,8 @@ def format_ratio(value: str, one: Band | None, other: Band | None) -> str:
     """Return a ratio of two figures that rest on the same profiles, with its band and how much of theirs cancels."""
     if one is None or other is None or min(one.low, other.low) <= 0:
         return value
-    cancels = f"{cancelled_share(one, other):.0%} of their bands cancels"
-    banded = format_band(value, ratio_band(one, other))
-    return f"{value} ({cancels})" if banded == value else f"{banded[:-1]} times; {cancels})"
+    ends = format_band("", ratio_band(one, other))[2:-1]
+    return f"{value} ({ends and f'{ends} times; '}{cancelled_share(one, other):.0%} of their bands cancels)"
 
 
 def stack_band(figure: str) -> str:

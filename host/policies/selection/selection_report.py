@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -240,8 +241,7 @@ def _row(estimate: Estimate, cluster: Cluster) -> ConfigurationRow:
 def _trial(tried: TrialResult, cluster: Cluster, known: Mapping[str, ConfigurationRow]) -> TrialRow:
     """Return a trial; `known` are the configurations that have bands, by name."""
     trial, row = tried.trial, known.get(cluster.name(tried.trial.configuration))
-    seconds = statistics.median(one.step_seconds for one in tried.seen)
-    joules = statistics.median(one.joules for one in tried.seen)
+    seconds, joules = (statistics.median(map(attrgetter(name), tried.seen)) for name in ("step_seconds", "joules"))
     bands = (
         {}
         if row is None

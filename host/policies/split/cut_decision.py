@@ -52,9 +52,8 @@ class CutRow:
 
     def with_ends(self, *ends: CutRow) -> CutRow:
         """Return the same with its bands, from what it is at the ends of the profiles'."""
-        values = {name: [getattr(row, name) for row in (self, *ends)] for name in _BANDED}
-        known = {name: span_of(own) for name, own in values.items() if None not in own}
-        return replace(self, bands=known)
+        figures = {name: [getattr(row, name) for row in (self, *ends)] for name in _BANDED}
+        return replace(self, bands={name: span_of(own) for name, own in figures.items() if None not in own})
 
 
 _BANDED = "step_seconds", "at_least_seconds", "drive_seconds", "host_seconds"

@@ -78,11 +78,10 @@ def decide_at(choice: CutChoice, end: End, store: CalibrationStore) -> CutDecisi
 
     Its rows have the seconds of all cuts whose steps are known in the choice.
     """
-    situation = make_situation(replace(choice.request, end=end), store, choice.situation.layers)
-    policy: SplitPolicy = SPLIT_POLICY.load(choice.decision.policy)()
+    table = CutTable(make_situation(replace(choice.request, end=end), store, choice.situation.layers), 0.0)
     known = [row.drive_layers for row in choice.decision.rows if row.step_seconds is not None]
-    table = CutTable(situation, 0.0)
-    return replace(policy.decide(situation), rows=table.rows(table.work_out(known)))
+    policy: SplitPolicy = SPLIT_POLICY.load(choice.decision.policy)()
+    return replace(policy.decide(table.situation), rows=table.rows(table.work_out(known)))
 
 
 def _settle_cut(first: CutChoice, store: CalibrationStore, decide: Decide) -> CutChoice:
