@@ -329,9 +329,11 @@ def _head(report: TopReport) -> list[Text]:
     accuracy = _NONE if report.accuracy is None else f"{report.accuracy:.4f}"
     clock = report.clock or "no clock yet"
     first = f"{report.array} ({report.engine}, {report.model})  round {report.round}  accuracy {accuracy}"
-    rate, seconds = _banded(report, "records_per_array_second", 1), _banded(report, "array_seconds", 3)
-    drawn = f"{_banded(report, 'energy_joules', 1)} J  link {format_bytes(report.host_link_bytes)}"
-    second = f"array: {rate} records/s, {seconds} s ({clock})  {drawn}"
+    second = (
+        f"array: {_banded(report, 'records_per_array_second', 1)} records/s, "
+        f"{_banded(report, 'array_seconds', 3)} s ({clock})  "
+        f"{_banded(report, 'energy_joules', 1)} J  link {format_bytes(report.host_link_bytes)}"
+    )
     third = f"emulating it took {report.wall_seconds:.1f} s (wall)"
     head = [Text(first, style="bold"), Text(second), Text(third, style="dim")]
     return head if report.step is None else [head[0], _steps(report), *head[1:]]

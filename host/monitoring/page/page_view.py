@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
-from host.core.figure_bands import Band, watts_band
 from host.core.records import EventRecord, RoundRecord
 from host.core.run_stats import RunStats
 from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve
@@ -143,7 +142,6 @@ def describe_event(event: EventRecord, number: int) -> EventNow:
 def describe_round(record: RoundRecord) -> RoundNow:
     """Return a round as a row of a table; `batch_size` is the middle one of its drives."""
     batches = [part.batch_size for part in record.devices if part.device != HOST]
-    watts = _over(record.total_joules, record.array_seconds)
     return RoundNow(
         round=record.round,
         accuracy=finite(record.accuracy),
@@ -152,21 +150,13 @@ def describe_round(record: RoundRecord) -> RoundNow:
         drives=sum(part.device != HOST for part in record.in_time),
         records_per_device_second=finite(record.records_per_device_second),
         records_per_array_second=_over(record.samples, record.array_seconds),
-        watts=watts,
+        watts=_over(record.total_joules, record.array_seconds),
         joules=record.total_joules,
         batch_size=statistics.median_low(batches) if batches else None,
         array_seconds=record.array_seconds,
         wall_seconds=record.wall_seconds,
-        bands=with_watts(RunStats.of([record]).all_bands, watts, record.bands, record),
+        bands=RunStats.of([record]).all_bands,
     )
-
-
-def with_watts(
-    bands: Mapping[str, Band], watts: float | None, drawn: Mapping[str, Band], last: RoundRecord
-) -> dict[str, Band]:
-    """Return `bands`, and that of mean watts in the last round in which joules were `drawn`, where it is known."""
-    known = watts_band(watts or 0.0, drawn.get("energy_joules"), last.bands.get("array_seconds"))
-    return {**bands} if known is None else {**bands, "watts": known}
 
 
 def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
