@@ -259,13 +259,13 @@ def _layers_line(costs: LayerCosts) -> str:
 
 
 def _verdict(plan: CutReport) -> str:
-    bands = [row.bands.get("step_seconds") for row in plan.cuts if row.drive_layers == plan.drive_layers]
+    band = next(row.bands.get("step_seconds") for row in plan.cuts if row.drive_layers == plan.drive_layers)
     gain, ends = "", {end: _name(layer) for end, layer in plan.at_ends.items()}
     if plan.layer is not None and plan.unmoved_seconds is not None:
         ratio = f"{plan.unmoved_seconds / plan.step_seconds:.3g} times as fast as with nothing moved"
-        gain = f", {format_ratio(ratio, plan.cuts[0].bands.get('step_seconds'), *bands)}"
+        gain = f", {format_ratio(ratio, plan.cuts[0].bands.get('step_seconds'), band)}"
     chosen = f"; {describe_ends(_name(plan.layer), ends)}" if ends else ""
-    step = format_band(f"{plan.step_seconds:.4g} s", *bands)
+    step = format_band(f"{plan.step_seconds:.4g} s", band)
     return f"{_name(plan.layer)}: a step takes {step}{gain}; {plan.reason}{chosen}"
 
 

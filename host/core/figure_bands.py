@@ -5,7 +5,7 @@ All profiles' figures stand at the same end at once, so a band is an outer bound
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from csd_emu.profiles.profile import Band as Band
 
@@ -60,12 +60,11 @@ def describe_ends(chosen: str, at_ends: Mapping[str, str]) -> str:
     return "; ".join(told) or "the same at both ends of the bands"
 
 
-def format_band(value: str, band: Band | None) -> str:
-    """Return a figure for people with its band, where it has one: ``0.40 (0.31 to 0.52)``."""
-    if band is None or band.low == band.high:
-        return value
-    low, high = (f"{end:.0f}" if abs(end) >= 1000 else f"{end:.3g}" for end in (band.low, band.high))
-    return f"{value} ({low} to {high})" if low != high else value
+def format_band(value: str, band: Band | None, shown: Callable[[float], str] | None = None) -> str:
+    """Return a figure for people with its band, where it has one: ``0.40 (0.31 to 0.52)``; `shown` formats the ends."""
+    ends = () if band is None else (band.low, band.high)
+    texts = [shown(end) if shown is not None else f"{end:.0f}" if abs(end) >= 1000 else f"{end:.3g}" for end in ends]
+    return f"{value} ({' to '.join(texts)})" if len(set(texts)) > 1 else value
 
 
 def format_ratio(value: str, one: Band | None, other: Band | None) -> str:

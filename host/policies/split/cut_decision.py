@@ -52,11 +52,9 @@ class CutRow:
 
     def with_ends(self, *ends: CutRow) -> CutRow:
         """Return the same with its bands, from what it is at the ends of the profiles'."""
-        figures = {name: [getattr(row, name) for row in (self, *ends)] for name in _BANDED}
+        names = ("step_seconds", "at_least_seconds", "drive_seconds", "host_seconds")
+        figures = {name: [getattr(row, name) for row in (self, *ends)] for name in names}
         return replace(self, bands={name: span_of(own) for name, own in figures.items() if None not in own})
-
-
-_BANDED = "step_seconds", "at_least_seconds", "drive_seconds", "host_seconds"
 
 
 @dataclass(frozen=True)
