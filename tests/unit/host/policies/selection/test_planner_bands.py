@@ -115,6 +115,23 @@ def test_what_was_measured_grows_as_the_model_says() -> None:
         assert row.bands["joules"].low < row.joules < row.bands["joules"].high
 
 
+@given(factor=st.floats(0.1, 10.0))
+def test_a_trial_has_the_band_of_its_configuration_around_what_it_measured(factor: float) -> None:
+    cluster = make_cluster([2], host=False)
+    ends = ends_of(cluster, {"low": 0.5, "high": 2.0})
+    planner = Planner(cluster, SelectionRules(Preference(time=1), steps=0), RECORDS, ends=ends)
+    plan = planner.decide()
+    step = TrialStep({}, factor * plan.chosen.step_seconds, factor)
+    tried = TrialResult(Trial(plan.chosen.configuration, plan.chosen.batches, 1, ""), (step,))
+    decided = TrialDecision(plan, {}, (tried,), 0)
+    (row,) = describe_plan(decided, cluster, planner.rules, clock="modelled", records=RECORDS).trials
+    for name, own in (("step_seconds", plan.chosen.step_seconds), ("joules", plan.chosen.joules.value)):
+        measured, band, of_plan = getattr(row, name), row.bands[name], plan.chosen.bands[name]
+        expected = of_plan.low * measured / own, of_plan.high * measured / own
+        assert (band.low, band.high) == pytest.approx(expected)
+        assert band.low * (1 - 1e-9) <= measured <= band.high * (1 + 1e-9)
+
+
 def test_a_trial_of_what_is_not_ranked_has_no_band() -> None:
     cluster = make_cluster([2], host=False)
     planner = Planner(cluster, SelectionRules(Preference(time=1), steps=0), RECORDS)
