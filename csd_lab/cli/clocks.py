@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from host.cli.common_options import ArrayOption, JobFile, Json
 from host.core.console import StageProgress, console, figures_table, print_json, print_whole
+from host.core.figure_bands import IN_BRACKETS, format_band, format_ratio, stack_band
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -50,13 +51,17 @@ def print_clocks(comparison: ClockComparison) -> None:
     for each in comparison.seconds:
         table.add_row(
             escape(each.of),
-            f"{each.counted_seconds:.4f}",
-            f"{each.sampled_seconds:.4f}",
+            stack_band(format_band(f"{each.counted_seconds:.4f}", each.counted_band)),
+            stack_band(format_band(f"{each.sampled_seconds:.4f}", each.sampled_band)),
             f"{each.error:+.2%}",
             f"±{each.interval_seconds / each.sampled_seconds:.2%}",
             "inside" if each.inside else "[red]outside[/]",
         )
     print_whole(table)
+    whole = next(each for each in comparison.seconds if each.of == "array")
+    if whole.counted_band is not None:
+        ratio = format_ratio(f"{whole.error:+.2%}", whole.sampled_band, whole.counted_band)
+        console.print(f"{IN_BRACKETS}; the array's difference: {ratio}", soft_wrap=True)
     console.print(comparison.sampling.text, markup=False, soft_wrap=True)
     for clock, more in zip(("counted", "sampled"), comparison.more_rounds, strict=True):
         if more:

@@ -16,7 +16,9 @@ from csd_lab.clocks.clock_runs import ClockRun, RunClock, run_on_clock
 from csd_lab.clocks.decisions import Decision, equal_decisions, read_decisions
 from csd_lab.testkit.final_weights import difference, read_weights
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from host.core.figure_bands import Band
 from host.core.records import RoundRecord
+from host.core.run_stats import RunStats
 from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 
 ARRAY: Final = "array"
@@ -33,6 +35,7 @@ class ComparedSeconds(msgspec.Struct, frozen=True, kw_only=True):
         interval_seconds: half width of the 95 % interval of `sampled_seconds`, as the run states it.
         equal_work_error: sampled over counted seconds, less 1, each over what the calibration table expects of the
             batches that the drive had in that run: a tuner may decide a little otherwise. None where that is not known.
+        counted_band, sampled_band: of the seconds, by the profiles' figures; None where that is not known.
     """
 
     of: str
@@ -40,6 +43,8 @@ class ComparedSeconds(msgspec.Struct, frozen=True, kw_only=True):
     sampled_seconds: float
     interval_seconds: float
     equal_work_error: float | None = None
+    counted_band: Band | None = None
+    sampled_band: Band | None = None
 
     @property
     def error(self) -> float:
@@ -203,6 +208,7 @@ def compare_seconds(
     pairs = {device: (ours.get(device, 0.0), seconds) for device, seconds in theirs.items() if device in names}
     pairs[ARRAY] = sum(r.array_seconds for r in counted), sum(r.array_seconds for r in sampled)
     expected = expected_seconds(counted), expected_seconds(sampled)
+    bands = bands_of(counted), bands_of(sampled)
     same = batches_of(counted) == batches_of(sampled)
 
     def equal_work_error(name: str, one: float, two: float) -> float | None:
@@ -218,9 +224,19 @@ def compare_seconds(
             sampled_seconds=two,
             interval_seconds=sampling.error_of(name) * two,
             equal_work_error=equal_work_error(name, one, two),
+            counted_band=bands[0].get(name),
+            sampled_band=bands[1].get(name),
         )
         for name, (one, two) in pairs.items()
     ]
+
+
+def bands_of(rounds: Sequence[RoundRecord]) -> dict[str, Band]:
+    """Return device, or ``array`` -> the band of its seconds, where it is known; work that came too late has none."""
+    run, seconds = RunStats.of(rounds), device_seconds(rounds)
+    of_devices = {name: own["device_seconds"] for name, own in run.device_bands.items() if "device_seconds" in own}
+    known = {name: band for name, band in of_devices.items() if run.device_seconds.get(name) == seconds.get(name)}
+    return known | ({ARRAY: run.bands["array_seconds"]} if "array_seconds" in run.bands else {})
 
 
 def expected_seconds(rounds: Sequence[RoundRecord]) -> dict[str, float]:

@@ -102,6 +102,9 @@ _TAIL = """\
   `encode`; `kind` of errors is `lost`, `failed` or `refused`; `op` is `read`.
 * Of a drive that missed a round's deadline the work was thrown away: its bytes, energy, and flash and link seconds
   until the deadline count, but not its records, steps and compute seconds.
+* Counters with `band` in their name say between what the counter beside them may lie ([bands.md](bands.md)): `end` is
+  `low` or `high`. Divide both ends by the same counter, or by the same end of another one. They are there as long as
+  the bands of all rounds so far are known; on the clock `wall` there are none.
 * A step's seconds are known as a mean per federated round and phase, so the sum and count of
   `csd_train_step_duration_seconds` are exact, its buckets are those of the means. Of synchronous rounds each step's
   compute is known: a phase is taken to have the same share of every step that it has of the round.

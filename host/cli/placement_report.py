@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, SplitProblem
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from firmware_agent.common.units import format_bytes
 from host.app.prepare import read_placement
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.core.console import console, figures_table, print_whole
 from host.core.device_time import MODELLED, WALL
+from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band, format_ratio, stack_band
 from host.core.summary import INSTRUCTIONS, Summary, name_clock
 from host.policies.selection.selection_report import SelectionReport
 from host.policies.split.cut_decision import CutDecision, CutRow
-from host.training.split.decide_cut import settle
+from host.training.split.decide_cut import decide_at, settle
 from host.training.split.split_model import AUTO, NONE
 
 if TYPE_CHECKING:  # it imports torch
@@ -78,6 +80,8 @@ class CutReport(msgspec.Struct, frozen=True, kw_only=True):
         notes: what else must be known, in sentences.
         cuts: from the latest to the earliest; the first one moves nothing.
         layer_costs: of each kind of device, those that train first, then of the host's part.
+        at_ends: end of the profiles' bands, ``low`` or ``high`` -> layer that the host would begin with there, an
+            empty text for none; nothing where seconds are the wall's.
     """
 
     clock: str
@@ -94,6 +98,7 @@ class CutReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     cuts: list[CutRow]
     layer_costs: list[LayerCosts]
+    at_ends: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,9 +123,12 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     core_model: str = INSTRUCTIONS
 
 
-def placement_plan(request: PlacementRequest, situation: SplitProblem, decision: CutDecision) -> CutReport:
-    """Return what a decision says."""
+def placement_plan(
+    request: PlacementRequest, situation: SplitProblem, decision: CutDecision, ends: Mapping[str, CutDecision]
+) -> CutReport:
+    """Return what a decision says, and how far it is open by what it is at the `ends` of the profiles' bands."""
     clock = WALL if request.wall else MODELLED
+    rows = zip(decision.rows, *(there.rows for there in ends.values()), strict=True)
     return CutReport(
         clock=clock,
         drives=len(situation.remote),
@@ -134,8 +142,9 @@ def placement_plan(request: PlacementRequest, situation: SplitProblem, decision:
         unmoved_seconds=decision.unmoved_seconds,
         reason=decision.reason,
         notes=list(decision.notes),
-        cuts=list(decision.rows),
+        cuts=[CutRow.with_ends(*row) for row in rows] if ends else list(decision.rows),
         layer_costs=list_layer_costs(situation, clock),
+        at_ends={end: there.layer or "" for end, there in ends.items()},
     )
 
 
@@ -175,12 +184,14 @@ def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     request = read_placement(job_path, array_path, store)
     asked = request.job.placement
     policy = asked if asked != NONE and asked in SPLIT_POLICY.names else AUTO
-    choice = settle(request, store.counting(request.config.core_model), policy)
+    tables = store.counting(request.config.core_model)
+    choice = settle(request, tables, policy)
+    ends = {} if request.wall else {end: decide_at(choice, end, tables) for end in get_args(End)}
     return PlanReport(
         model=request.job.model,
         input_shape=list(request.shape),
         array=request.config.name,
-        placement=placement_plan(request, choice.situation, choice.decision),
+        placement=placement_plan(request, choice.situation, choice.decision, ends),
         core_model=request.config.core_model,
     )
 
@@ -188,14 +199,14 @@ def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
 # Of many cuts the best are shown; all are in --json.
 SHOWN = 16
 _COLUMNS = (
-    "host begins with",
+    "host begins\nwith",
     "step s",
     "drive s",
     "host s",
     "link/step",
-    "bytes moved",
-    "compute moved",
-    "drive memory",
+    "bytes\nmoved",
+    "compute\nmoved",
+    "drive\nmemory",
     "",
 )
 
@@ -220,9 +231,10 @@ def print_placement(plan: CutReport, title: str, clock: str) -> None:
         console.print(f"{left} more cuts are slower; --json has them all")
     for reason, names in _refused(plan.cuts):
         console.print(f"not before {names}: {reason}", markup=False, soft_wrap=True)
+    brackets = f", {IN_BRACKETS}" if plan.at_ends else ""
     overlap = "overlaps what drives compute" if plan.overlapped else "does not overlap what drives compute"
     console.print(
-        f"clock of all seconds: {clock}. {plan.drives} drives, {plan.records} records a step, a link of "
+        f"clock of all seconds: {clock}{brackets}. {plan.drives} drives, {plan.records} records a step, a link of "
         f"{format_bytes(plan.link_bytes_per_second)}/s; the exchange {overlap}.",
         markup=False,
         soft_wrap=True,
@@ -247,11 +259,18 @@ def _layers_line(costs: LayerCosts) -> str:
 
 
 def _verdict(plan: CutReport) -> str:
-    what = "every layer stays on the drives" if plan.layer is None else f"the host's part begins with {plan.layer}"
-    times = ""
+    band = next(row.bands.get("step_seconds") for row in plan.cuts if row.drive_layers == plan.drive_layers)
+    gain, ends = "", {end: _name(layer) for end, layer in plan.at_ends.items()}
     if plan.layer is not None and plan.unmoved_seconds is not None:
-        times = f" ({plan.unmoved_seconds / plan.step_seconds:.3g} times as fast as with nothing moved)"
-    return f"{what}: a step takes {plan.step_seconds:.4g} s{times}; {plan.reason}"
+        ratio = f"{plan.unmoved_seconds / plan.step_seconds:.3g} times as fast as with nothing moved"
+        gain = f", {format_ratio(ratio, plan.cuts[0].bands.get('step_seconds'), band)}"
+    chosen = f"; {describe_ends(_name(plan.layer), ends)}" if ends else ""
+    step = format_band(f"{plan.step_seconds:.4g} s", band)
+    return f"{_name(plan.layer)}: a step takes {step}{gain}; {plan.reason}{chosen}"
+
+
+def _name(layer: str | None) -> str:
+    return f"the host's part begins with {layer}" if layer else "every layer stays on the drives"
 
 
 def _why_not(row: CutRow) -> str:
@@ -284,12 +303,13 @@ def _refused(cuts: Sequence[CutRow]) -> list[tuple[str, str]]:
 
 
 def _cells(row: CutRow) -> list[str]:
-    least = "-" if row.at_least_seconds is None else f">= {row.at_least_seconds:.4g}"
+    """Return what a row shows; a band has lines of its own."""
+    least, step = (">= ", "at_least_seconds") if row.step_seconds is None else ("", "step_seconds")
+    seconds = {name: getattr(row, name) for name in (step, "drive_seconds", "host_seconds")}
+    shown = ["-" if own is None else format_band(f"{own:.4g}", row.bands.get(name)) for name, own in seconds.items()]
     return [
         row.layer or "(nothing moved)",
-        least if row.step_seconds is None else f"{row.step_seconds:.4g}",
-        f"{row.drive_seconds:.4g}",
-        f"{row.host_seconds:.4g}",
+        *map(stack_band, (shown[0] if shown[0] == "-" else f"{least}{shown[0]}", *shown[1:])),
         format_bytes(row.traffic_bytes),
         f"{row.moved_parameters:.1%}",
         f"{row.moved_compute:.1%}",

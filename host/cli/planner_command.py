@@ -24,7 +24,7 @@ from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console, figures_table, print_json, print_summary, print_whole
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
-from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band
+from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band, stack_band
 from host.core.summary import name_clock
 from host.monitoring.report.charts.chart_svg import paint_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
@@ -125,7 +125,7 @@ def _report(request: RunRequest, devices: SelectionReport) -> PlanReport:
 SHOWN = 12
 # Intervals are symmetric in the logarithm: wider ones than this, over the value, have their two ends shown.
 _WIDE = 0.2
-_COLUMNS = ("records/step", "step s", "time s", "mean W", "energy J", "J x s", "measured")
+_COLUMNS = ("records\n/step", "step s", "time s", "mean W", "energy J", "J x s", "measured")
 
 
 def show_devices(report: PlanReport, plot: Path | None, as_json: bool) -> None:
@@ -168,7 +168,7 @@ def _print_table(plan: SelectionReport, title: str) -> None:
         chosen = row.name == plan.chosen.name
         marks = [*(["<- chosen"] if chosen else []), *(["Pareto front"] if row.name in front else [])]
         own = [f"{row.trained_records:,.0f}"] if work else []
-        table.add_row(row.name, *own, *_cells(row), ", ".join(marks), style="bold" if chosen else None)
+        table.add_row(row.name, *own, *_cells(row), "\n".join(marks), style="bold" if chosen else None)
     print_whole(table)
     if (left := plan.feasible - len(shown)) > 0:
         _say(f"{left} more keep to the limits; --json has the best of them")
@@ -182,16 +182,16 @@ def shown_rows(plan: SelectionReport) -> list[ConfigurationRow]:
 
 
 def _cells(row: ConfigurationRow) -> list[str]:
-    """Return what a row shows; a band has a line of its own."""
+    """Return what a row shows; a band has lines of its own."""
     ranges = {"seconds": row.seconds, "watts": row.watts, "joules": row.joules, "edp": row.edp}
     figures = {"step_seconds": f"{row.step_seconds:.4g}"} | {name: _interval(each) for name, each in ranges.items()}
-    shown = (format_band(f"{text}\n", row.bands.get(name)) for name, text in figures.items())
-    return [str(row.records), *map(str.rstrip, shown), f"{row.steps_measured} steps" if row.steps_measured else "-"]
+    shown = (stack_band(format_band(text, row.bands.get(name))) for name, text in figures.items())
+    return [str(row.records), *shown, f"{row.steps_measured} steps" if row.steps_measured else "-"]
 
 
 def _interval(value: Range) -> str:
     if value.half > _WIDE:
-        return f"{value.low:.4g} .. {value.high:.4g}"
+        return f"{value.low:.4g} ..\n{value.high:.4g}"
     return f"{value.value:.4g} ±{value.half:.1%}" if value.half else f"{value.value:.4g}"
 
 
@@ -201,7 +201,8 @@ def _rests_on(plan: SelectionReport, clock: str) -> str:
     what = f"for {work}, clock: {clock}, intervals of {plan.confidence:.0%}{brackets}"
     if not plan.trials:
         return f"estimates {what}; nothing was measured: all rests on calibration tables"
-    tried = "; ".join(f"{row.name}: {row.steps} steps of {row.step_seconds:.4g} s" for row in plan.trials)
+    steps = [format_band(f"{row.step_seconds:.4g} s", row.bands.get("step_seconds")) for row in plan.trials]
+    tried = "; ".join(f"{row.name}: {row.steps} steps of {own}" for row, own in zip(plan.trials, steps, strict=True))
     return f"estimates {what}; measured in {plan.trial_steps} steps that count: {tried}"
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Annotated
+from typing import Annotated, get_args
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from csd_emu.profiles.profile import End
 from csd_emu.util.renamed import Renamed, old_name_of
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.core.console import console
+from firmware_agent.common.units import format_bytes
+from host.core.console import MOST_WIDTH, console
+from host.core.figure_bands import IN_BRACKETS, Band, format_band, rate_band, stack_band, watts_band
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.metric import Metric
 from host.monitoring.run_registry import LiveRun
@@ -39,6 +44,7 @@ class TopDevice(Renamed, frozen=True):
         energy_joules: since the run began.
         host_link_bytes: over the link, both ways, since the run began.
         memory_bytes: most memory that the agent has held; null if it is not known.
+        bands: of its seconds, rate, watts and joules, by their names here; empty if not known (docs/bands.md).
     """
 
     device: str
@@ -53,6 +59,7 @@ class TopDevice(Renamed, frozen=True):
     host_link_bytes: int
     memory_bytes: int | None
     slowdown_ratio: float | None = None
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
 
 
@@ -61,7 +68,7 @@ class TopReport(Renamed, frozen=True):
 
     `clock` is of the array's seconds, in which `records_per_array_second` counts; `wall_seconds` of the rounds are the
     cost of emulation. `step`, `global_batch_size` and `retunes` are of synchronous runs, null in others; `retunes` are
-    changes of a device's batch, all devices together.
+    changes of a device's batch, all devices together. `bands` are of the array's seconds, rate and joules.
     """
 
     array: str
@@ -81,6 +88,7 @@ class TopReport(Renamed, frozen=True):
     step: int | None = None
     global_batch_size: int | None = None
     retunes: int | None = None
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images_per_array_second: Annotated[float | None, old_name_of("records_per_array_second")] = None
 
 
@@ -140,13 +148,19 @@ class ScrapeWindow:
         ended = readings.first(names.ROUND) != self.now.first(names.ROUND)
         return ScrapeWindow(self.now if ended else self.before, readings)
 
-    def ratio(self, above: Metric | str, below: Metric | str, device: str = "") -> float | None:
+    def ratio(self, above: Metric | str, below: Metric | str, **labels: str) -> float | None:
         """Return how much one counter grew over how much another did; None if the latter did not."""
-        labels = {"device": device} if device else {}
-        growth = [self.now.sum(name, **labels) for name in (above, below)]
-        if self.before is not None:
-            growth = [now - self.before.sum(n, **labels) for now, n in zip(growth, (above, below), strict=True)]
-        return growth[0] / growth[1] if growth[1] > 0 else None
+        grown = self.growth(below, **labels)
+        return self.growth(above, **labels) / grown if grown > 0 else None
+
+    def growth(self, name: Metric | str, **labels: str) -> float:
+        """Return how much the counters with these labels grew together."""
+        return self.now.sum(name, **labels) - (self.before.sum(name, **labels) if self.before is not None else 0.0)
+
+    def band(self, metric: Metric, **labels: str) -> Band | None:
+        """Return between what that may lie, of the `metric` of a counter's bands; None if it is not known."""
+        low, high = (self.growth(metric, end=end, **labels) for end in get_args(End))
+        return Band(low, high) if low > 0 else None
 
 
 def find_run(runs: Iterable[LiveRun], array: str | None) -> LiveRun:
@@ -184,7 +198,7 @@ def scrape(run: LiveRun) -> Readings:
 
 def make_report(run: LiveRun, window: ScrapeWindow) -> TopReport:
     """Return what is known of a run."""
-    now = window.now
+    now, all_rounds = window.now, ScrapeWindow(None, window.now)
     facts = now.labels(names.RUN_INFO)
     seconds = f"{names.ROUND_SECONDS.name}_sum"
     devices = now.values(names.DEVICE_UP, "device")
@@ -207,6 +221,38 @@ def make_report(run: LiveRun, window: ScrapeWindow) -> TopReport:
         step=_whole(now.first(names.STEP)),
         global_batch_size=_whole(now.first(names.GLOBAL_BATCH_SIZE)),
         retunes=int(now.sum(names.RETUNES)) if now.first(names.STEP) is not None else None,
+        bands=_known(
+            array_seconds=all_rounds.band(names.ARRAY_BAND_SECONDS),
+            energy_joules=all_rounds.band(names.ENERGY_BAND_JOULES),
+            records_per_array_second=_rate(window, window.band(names.ARRAY_BAND_SECONDS)),
+        ),
+    )
+
+
+def _known(**bands: Band | None) -> dict[str, Band]:
+    return {name: band for name, band in bands.items() if band is not None}
+
+
+def _rate(window: ScrapeWindow, seconds: Band | None, **labels: str) -> Band | None:
+    return None if seconds is None else rate_band(window.growth(names.SAMPLES, **labels), seconds)
+
+
+def _elapsed(window: ScrapeWindow, device: str) -> Band | None:
+    """Return the band of a device's elapsed time: the array's if it was there in all of it."""
+    there, whole = window.growth(names.DEVICE_SECONDS, device=device), window.growth(f"{names.ROUND_SECONDS.name}_sum")
+    return window.band(names.ARRAY_BAND_SECONDS) if math.isclose(there, whole) else None
+
+
+def _device_bands(window: ScrapeWindow, device: str) -> dict[str, Band]:
+    run, watts = ScrapeWindow(None, window.now), window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device=device)
+    return _known(
+        compute_seconds=run.band(names.COMPUTE_BAND_SECONDS, device=device),
+        device_seconds=_elapsed(run, device),
+        energy_joules=run.band(names.ENERGY_BAND_JOULES, device=device),
+        records_per_device_second=_rate(window, window.band(names.COMPUTE_BAND_SECONDS, device=device), device=device),
+        power_watts=watts_band(
+            watts or 0.0, window.band(names.ENERGY_BAND_JOULES, device=device), _elapsed(window, device)
+        ),
     )
 
 
@@ -218,14 +264,15 @@ def _device(window: ScrapeWindow, device: str) -> TopDevice:
         state=now.state(device),
         clock=next(filter(None, clocks), ""),
         batch_size=_whole(now.first(names.BATCH_SIZE, device=device)),
-        records_per_device_second=window.ratio(names.SAMPLES, names.COMPUTE_SECONDS, device),
+        records_per_device_second=window.ratio(names.SAMPLES, names.COMPUTE_SECONDS, device=device),
         compute_seconds=now.sum(names.COMPUTE_SECONDS, device=device),
         device_seconds=now.sum(names.DEVICE_SECONDS, device=device),
-        power_watts=window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device),
+        power_watts=window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device=device),
         energy_joules=now.sum(names.ENERGY_JOULES, device=device),
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES, device=device)),
         memory_bytes=_whole(now.first(names.MEMORY_BYTES, device=device)),
         slowdown_ratio=now.first(names.SLOWDOWN, device=device),
+        bands=_device_bands(window, device),
     )
 
 
@@ -237,8 +284,8 @@ _COLOURS = {"training": "green", "ready": "cyan", "lost": "red"}
 _NONE = "-"
 # Columns that hold no figures.
 _WORDS = ("drive", "state", "clock")
-# Below this width the columns that matter least are left out.
-_WIDE = 110
+# What a terminal may be too narrow for: then these columns are left out, and if need be bands have lines of their own.
+_LEAST = ("device s\ncomputing", "memory")
 _RECENT = "of the last round seen to end; before, since the run began"
 
 
@@ -272,7 +319,10 @@ def watch(run: LiveRun, interval_seconds: float, goes_on: Callable[[], bool]) ->
 
 def render(report: TopReport, width: int, rates: str) -> RenderableType:
     """Return the view for a terminal `width` characters wide; `rates` says what rates and watts are means of."""
-    return Group(*_head(report), _table(report, width >= _WIDE), Text(f"rates and W: means {rates}", style="dim"))
+    tables = [_table(report, *layout) for layout in ((True, True), (False, True), (False, False))]
+    options, brackets = console.options.update_width(MOST_WIDTH), f"; {IN_BRACKETS}" if report.bands else ""
+    fitting = (table for table in tables if console.measure(table, options=options).maximum <= width)
+    return Group(*_head(report), next(fitting, tables[-1]), Text(f"rates and W: means {rates}{brackets}", style="dim"))
 
 
 def _head(report: TopReport) -> list[Text]:
@@ -280,8 +330,9 @@ def _head(report: TopReport) -> list[Text]:
     clock = report.clock or "no clock yet"
     first = f"{report.array} ({report.engine}, {report.model})  round {report.round}  accuracy {accuracy}"
     second = (
-        f"array: {_number(report.records_per_array_second, 1)} records/s, {report.array_seconds:.3f} s ({clock})  "
-        f"{report.energy_joules:.1f} J  link {_megabytes(report.host_link_bytes)}"
+        f"array: {_banded(report, 'records_per_array_second', 1)} records/s, "
+        f"{_banded(report, 'array_seconds', 3)} s ({clock})  "
+        f"{_banded(report, 'energy_joules', 1)} J  link {format_bytes(report.host_link_bytes)}"
     )
     third = f"emulating it took {report.wall_seconds:.1f} s (wall)"
     head = [Text(first, style="bold"), Text(second), Text(third, style="dim")]
@@ -293,34 +344,35 @@ def _steps(report: TopReport) -> Text:
     return Text(f"step {report.step}  global batch {batch}  devices' batches changed {report.retunes} times")
 
 
-def _table(report: TopReport, wide: bool) -> Table:
+def _table(report: TopReport, whole: bool, one_line: bool) -> Table:
+    """Return the devices: `whole` with all columns, on `one_line` each."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     slowdowns = any(device.slowdown_ratio is not None for device in report.devices)
-    rows = [_row(device, wide, slowdowns) for device in report.devices]
-    for heading in rows[0] if rows else ():
+    rows = [_row(device, slowdowns) for device in report.devices]
+    for heading in [heading for heading in (rows[0] if rows else ()) if whole or heading not in _LEAST]:
         table.add_column(heading, justify="left" if heading in _WORDS else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row.values())
+        cells = (cell for heading, cell in row.items() if whole or heading not in _LEAST)
+        table.add_row(*(cell if one_line or isinstance(cell, Text) else stack_band(cell) for cell in cells))
     return table
 
 
-def _row(device: TopDevice, wide: bool, slowdowns: bool) -> dict[str, Text | str]:
+def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
     """Return heading -> cell."""
-    memory = _NONE if device.memory_bytes is None else _megabytes(device.memory_bytes)
-    elapsed = f"{device.device_seconds:.3f}"
-    computing = {"device s\ncomputing": f"{device.compute_seconds:.3f}", "device s\nelapsed": elapsed}
+    memory = _NONE if device.memory_bytes is None else format_bytes(device.memory_bytes)
     return {
         "drive": device.device,
         "state": Text(device.state or _NONE, style=_COLOURS.get(device.state, "")),
         "clock": device.clock or _NONE,
         "batch": _NONE if device.batch_size is None else str(device.batch_size),
         **({"slow-\ndown": _number(device.slowdown_ratio, 2)} if slowdowns else {}),
-        "records/\ndevice s": _number(device.records_per_device_second, 1),
-        **(computing if wide else {"device s": elapsed}),
-        "W": _number(device.power_watts, 2),
-        "J": f"{device.energy_joules:.2f}",
-        "link": _megabytes(device.host_link_bytes),
-        **({"memory": memory} if wide else {}),
+        "records/\ndevice s": _banded(device, "records_per_device_second", 1),
+        "device s\ncomputing": _banded(device, "compute_seconds", 3),
+        "device s\nelapsed": _banded(device, "device_seconds", 3),
+        "W": _banded(device, "power_watts", 2),
+        "J": _banded(device, "energy_joules", 2),
+        "link": format_bytes(device.host_link_bytes),
+        "memory": memory,
     }
 
 
@@ -328,5 +380,6 @@ def _number(value: float | None, digits: int) -> str:
     return _NONE if value is None else f"{value:.{digits}f}"
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
+def _banded(of: TopReport | TopDevice, figure: str, digits: int) -> str:
+    """Return a figure with its band, where it has one."""
+    return format_band(_number(getattr(of, figure), digits), of.bands.get(figure))

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LOG_VARIABLE = "CSD_LOG"
 _OURS = ("csd_emu", "csd_lab", "firmware_agent", "host")
 _ERROR_BEGINS = "csd-emu: "  # so does every message with which a command ends
-_WIDEST = 200
+MOST_WIDTH = 200
 _context: dict[str, Any] = {"run": None, "round": None}
 
 
@@ -205,7 +205,7 @@ def figures_table(title: str, columns: Iterable[str], left: Collection[str]) -> 
 
 def print_whole(table: Table) -> None:
     """Print a table with all its figures: a narrow terminal may break its lines, but nothing is left out."""
-    table.width = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
+    table.width = console.measure(table, options=console.options.update_width(MOST_WIDTH)).maximum
     console.print(table, crop=False)
 
 

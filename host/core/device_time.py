@@ -47,7 +47,7 @@ class StepModel(Protocol):
     def covers(self, batch_size: int) -> bool:
         """Return whether steps of this size were measured, or ones that run the same kernels."""
 
-    def at(self, end: End, /) -> StepModel:
+    def at(self, end: End | None, /) -> StepModel:
         """Return the same with the profile's figures, and errors of cycles, at one end of their bands."""
 
 
@@ -81,7 +81,7 @@ class TableModel:
         """Return whether the table has rows of the kernels that run at this batch size."""
         return self.table.covers(batch_size)
 
-    def at(self, end: End) -> TableModel:
+    def at(self, end: End | None) -> TableModel:
         """Return the same with the profile's figures, and errors of cycles, at one end of their bands."""
         return replace(self, profile=self.profile.at(end))
 
@@ -163,7 +163,7 @@ class HostModel:
         """Return whether the drive's table has rows of the kernels that run at this batch size."""
         return self.drive.covers(batch_size)
 
-    def at(self, end: End) -> HostModel:
+    def at(self, end: End | None) -> HostModel:
         """Return the same with the drive at one end of its bands, and as many times as fast."""
         return replace(self, drive=self.drive.at(end))
 

@@ -5,7 +5,7 @@ All profiles' figures stand at the same end at once, so a band is an outer bound
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from csd_emu.profiles.profile import Band as Band
 
@@ -24,6 +24,11 @@ def add_bands(sums: Mapping[str, Band], more: Mapping[str, Band]) -> dict[str, B
     return {name: Band(sum(band.low for band in own), sum(band.high for band in own)) for name, own in pairs.items()}
 
 
+def scale_band(band: Band, factor: float) -> Band:
+    """Return the band of a figure times `factor`, which is above 0."""
+    return Band(band.low * factor, band.high * factor)
+
+
 def rate_band(above: float, below: Band) -> Band:
     """Return the band of an exact figure over one whose band is above 0."""
     return Band(above / below.high, above / below.low)
@@ -32,6 +37,13 @@ def rate_band(above: float, below: Band) -> Band:
 def ratio_band(one: Band, other: Band) -> Band:
     """Return the band of a ratio of two figures that rest on the same profiles, so that both stand at the same end."""
     return span_of((one.low / other.low, one.high / other.high))
+
+
+def watts_band(watts: float, joules: Band | None, seconds: Band | None) -> Band | None:
+    """Return the band of a mean power: joules over seconds at the same end, and what it is; None if not known."""
+    if joules is None or seconds is None or seconds.low <= 0:
+        return None
+    return span_of((watts, joules.low / seconds.low, joules.high / seconds.high))
 
 
 def cancelled_share(one: Band, other: Band) -> float:
@@ -48,9 +60,21 @@ def describe_ends(chosen: str, at_ends: Mapping[str, str]) -> str:
     return "; ".join(told) or "the same at both ends of the bands"
 
 
-def format_band(value: str, band: Band | None) -> str:
-    """Return a figure for people with its band, where it has one: ``0.40 (0.31 to 0.52)``."""
-    if band is None or band.low == band.high:
+def format_band(value: str, band: Band | None, shown: Callable[[float], str] | None = None) -> str:
+    """Return a figure for people with its band, where it has one: ``0.40 (0.31 to 0.52)``; `shown` formats the ends."""
+    ends = () if band is None else (band.low, band.high)
+    texts = [shown(end) if shown is not None else f"{end:.0f}" if abs(end) >= 1000 else f"{end:.3g}" for end in ends]
+    return f"{value} ({' to '.join(texts)})" if len(set(texts)) > 1 else value
+
+
+def format_ratio(value: str, one: Band | None, other: Band | None) -> str:
+    """Return a ratio of two figures that rest on the same profiles, with its band and how much of theirs cancels."""
+    if one is None or other is None or min(one.low, other.low) <= 0:
         return value
-    low, high = (f"{end:.0f}" if abs(end) >= 1000 else f"{end:.3g}" for end in (band.low, band.high))
-    return f"{value} ({low} to {high})"
+    ends = format_band("", ratio_band(one, other))[2:-1]
+    return f"{value} ({ends and f'{ends} times; '}{cancelled_share(one, other):.0%} of their bands cancels)"
+
+
+def stack_band(figure: str) -> str:
+    """Return a figure whose band has lines of its own, for a narrow column."""
+    return figure.replace(" (", "\n(").replace(" to ", "\nto ")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from csd_emu.perfmodel.power import sum_energy
-from host.core.figure_bands import Band, add_bands, rate_band
+from host.core.figure_bands import Band, add_bands, rate_band, scale_band, span_of
 from host.core.records import DeviceRound, RoundRecord
 from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 
@@ -193,14 +193,16 @@ class RunStats:
 
     @property
     def all_bands(self) -> dict[str, Band]:
-        """The bands of sums, and of rates by their names here if no sum may be 0; empty if they are not known."""
+        """The bands of sums, and of rates and mean ``watts`` if no sum may be 0; empty if they are not known."""
         if not self.samples or not self.bands or min(band.low for band in self.bands.values()) <= 0:
             return self.bands
-        joules = self.bands["energy_joules"]
+        joules, seconds = self.bands["energy_joules"], self.bands["array_seconds"]
+        watts = _over(self.energy_joules, self.array_seconds), joules.low / seconds.low, joules.high / seconds.high
         return self.bands | {
             "records_per_device_second": rate_band(self.samples, self.bands["device_seconds"]),
-            "records_per_array_second": rate_band(self.samples, self.bands["array_seconds"]),
-            "joules_per_record": Band(joules.low / self.samples, joules.high / self.samples),
+            "records_per_array_second": rate_band(self.samples, seconds),
+            "joules_per_record": scale_band(joules, 1 / self.samples),
+            "watts": span_of(watts),
         }
 
     @property

@@ -29,10 +29,10 @@ class Summary(Renamed, frozen=True):
     `accuracy` is null if no round has ended. `failures` are those of the user's own code, at most 33 different ones: a
     run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions that were
     refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
-    in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be
-    by the bands of the profiles' figures (docs/bands.md), and `device_bands` those of ``device_seconds`` and
-    ``energy_joules`` by node; empty if they are not known. `sampling` says how far
-    seconds on the clock `sampled` rest on counted steps; null on any other.
+    in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be by
+    the bands of the profiles' figures (docs/bands.md), that of the array's mean ``watts`` among them, and
+    `device_bands` those of ``device_seconds`` and ``energy_joules`` by node; empty if they are not known. `sampling`
+    says how far seconds on the clock `sampled` rest on counted steps; null on any other.
     """
 
     array: str

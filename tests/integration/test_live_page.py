@@ -1,6 +1,7 @@
 """The live page in a real browser: it fits, can be read and used by everyone, and follows what happens."""
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from tests.support.browser import find_browser, layouts
 from tests.support.commands import ARRAY, Workshop, wait_until
 from tests.support.live import LiveRun
 from tests.support.markup import HOSTILE, check_harmless
-from tests.support.records import array_rounds
+from tests.support.records import array_rounds, with_bands
 from tests.support.sync_records import SyncRun
 
 NAMES = [f"csd-{number:02d}" for number in range(6)]
@@ -72,6 +73,11 @@ MOVING = """[...document.querySelectorAll('*')].flatMap((element) =>
     getComputedStyle(element, part).transitionDuration.split(',').filter(parseFloat).map(() => element.outerHTML)))"""
 
 
+# Facts of a card whose label and value are wider than their place.
+OVERFLOWING = """[...document.querySelectorAll('.drive dl div')].filter((fact) =>
+  fact.scrollWidth > fact.clientWidth).map((fact) => fact.textContent)"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with Browser(find_browser()) as browser:
@@ -83,7 +89,7 @@ def run() -> Iterator[LiveRun]:
     """A federated run of a few drives, one of which is lost, one late."""
     with LiveRun(NAMES) as run:
         run.begin()
-        run.add(*array_rounds(4, NAMES))
+        run.add(*map(with_bands, array_rounds(4, NAMES)))
         run.tell(NAMES[1], EventKind.INJECTED, "kill")
         run.lose(NAMES[1])
         yield run
@@ -110,6 +116,9 @@ def test_the_page_fits_is_complete_and_can_be_read(browser: Browser, run: LiveRu
     units = "records / device s", "records / array s"
     for expected in (*units, "lab", "counted", "wall", "Cost of emulation", "target"):
         assert expected in text
+    for figure in ("in all [0-9.]+ J", "of the array", "mean of a drive, last round", "link and waiting included"):
+        assert re.search(rf"{figure} \([0-9.]+", text)
+    assert tab.evaluate(OVERFLOWING) == []
     assert tab.evaluate("document.querySelectorAll('.plot.js-plotly-plot').length") == 7
     contrast = tab.evaluate(FAINT)
     assert contrast["seen"] > 150

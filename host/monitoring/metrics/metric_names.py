@@ -145,20 +145,28 @@ MACHINE_JOULES = Metric(
     ("source", "clock"),
     "Energy of this machine's processors during the rounds, where they have RAPL counters: the cost of emulation",
 )
-ROUND_BAND_SECONDS = Metric(
-    "csd_round_band_seconds",
-    "gauge",
+ARRAY_BAND_SECONDS = Metric(
+    "csd_array_band_seconds_total",
+    "counter",
     "seconds",
-    ("figure", "end", "clock"),
-    "The least (low) and the most (high) that the last round may have taken by the bands of the profiles' figures: the "
-    "array, and the device seconds of all drives",
-)
-ROUND_BAND_JOULES = Metric(
-    "csd_round_band_joules",
-    "gauge",
-    "joules",
     ("end", "clock"),
-    "The least (low) and the most (high) that the last round may have drawn by the bands of the profiles' figures",
+    "The least (low) and the most (high) that all rounds together may have taken by the bands of the profiles' "
+    "figures: composed array time",
+)
+COMPUTE_BAND_SECONDS = Metric(
+    "csd_compute_band_seconds_total",
+    "counter",
+    "seconds",
+    ("device", "end", "clock"),
+    "The same of the device time in which the drive computed",
+)
+ENERGY_BAND_JOULES = Metric(
+    "csd_energy_band_joules_total",
+    "counter",
+    "joules",
+    ("device", "end", "clock"),
+    "The same of the energy of drives and of the host, all components",
+    hardware=True,
 )
 SAMPLING_STEPS = Metric(
     "csd_sampling_steps_total",
@@ -350,7 +358,8 @@ METRICS: tuple[Metric, ...] = (
     *(SAMPLES, STEPS, CALIBRATED_RATE, BATCH_SIZE, MEMORY_BYTES),
     *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
-    *(ROUND, ROUND_SECONDS, ROUND_BAND_SECONDS, ROUND_BAND_JOULES, PARTICIPANTS, STRAGGLERS),
+    *(ARRAY_BAND_SECONDS, COMPUTE_BAND_SECONDS, ENERGY_BAND_JOULES),
+    *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS),
     *(LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
     *(SAMPLING_STEPS, SAMPLING_COUNTED_STEPS, SAMPLING_ERROR, SAMPLING_MISSING),
     *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),

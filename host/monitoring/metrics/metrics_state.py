@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
+from host.core.run_stats import RunStats
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric import Metric
@@ -24,6 +25,7 @@ from host.monitoring.metrics.round_counting import (
     add_round,
     begin_array,
     begin_device,
+    show_bands,
 )
 from host.monitoring.metrics.series_store import Store
 from host.monitoring.metrics.step_counting import add_retune, add_servers, add_step, begin_servers, show_servers
@@ -74,6 +76,7 @@ class MetricsState(RunListener):
         self._progress = _Progress()
         self._calibrated = calibrated or Calibrated()
         self._start: RunStart | None = None
+        self._sums = RunStats()
         self.revision = 0
         self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
         self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
@@ -149,6 +152,8 @@ class MetricsState(RunListener):
             if self._start is not None:
                 self._describe(self._start)
             add_round(self._store, self._run.mode, record, self._calibrated)
+            self._sums.add(record)
+            show_bands(self._store, self._sums, record.clock)
             # Shares of a round's seconds are asked for: these counters move with those of the round.
             for servers in (step.servers for step in record.steps if step.servers is not None):
                 add_servers(self._store, servers, record.clock if self._start is None else self._start.clock)

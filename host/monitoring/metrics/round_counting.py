@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
 from operator import attrgetter
 from typing import get_args
 
@@ -12,7 +11,9 @@ from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.figure_bands import Band
 from host.core.records import DeviceRound, RoundRecord
+from host.core.run_stats import RunStats
 from host.core.summary import SYNC
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
@@ -100,10 +101,6 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
     store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
-    for figure, end in product(record.bands, get_args(End)):
-        value, energy = float(getattr(record.bands[figure], end)), figure == "energy_joules"
-        metric, of = (names.ROUND_BAND_JOULES, ()) if energy else (names.ROUND_BAND_SECONDS, (figure,))
-        store.set(metric, (*of, end, record.clock), value)
     store.set(names.PARTICIPANTS, (mode,), in_time)
     store.add(names.STRAGGLERS, (mode,), len(record.devices) - in_time)
     store.set(names.ACCURACY, (), record.accuracy)
@@ -118,6 +115,19 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
         store.set(names.SAMPLING_ERROR, ("interval",), sampling.error)
         store.set(names.SAMPLING_ERROR, ("starts",), sampling.start_share)
         store.set(names.SAMPLING_MISSING, (), len(sampling.not_counted))
+
+
+def show_bands(store: Store, run: RunStats, clock: str) -> None:
+    """Show between what a run's seconds and joules may lie; nothing if a round's bands are not known."""
+    nodes, clocks = run.device_bands.items(), {node: "+".join(sorted(of.clocks)) for node, of in run.devices.items()}
+    series: dict[Metric, list[tuple[Labels, str, Band | None]]] = {
+        names.ARRAY_BAND_SECONDS: [((), clock, run.bands.get("array_seconds"))],
+        names.COMPUTE_BAND_SECONDS: [((node,), clocks.get(node, ""), own.get("device_seconds")) for node, own in nodes],
+        names.ENERGY_BAND_JOULES: [((node,), clock, own.get("energy_joules")) for node, own in nodes],
+    }
+    for metric, bands in series.items():
+        ends = ((node, end, of, band) for node, of, band in bands if band is not None for end in get_args(End))
+        store.replace(metric, {(*node, end, of): getattr(band, end) for node, end, of, band in ends})
 
 
 def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:

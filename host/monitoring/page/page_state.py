@@ -62,8 +62,8 @@ class _Figures(Renamed, frozen=True, kw_only=True):
         wall_seconds: the cost of emulating that.
         watts: of everything in the array; modelled.
         joules: of everything in the round, or in all rounds; modelled.
-        bands: the least and the most that ``array_seconds``, ``device_seconds``, ``energy_joules``, and of the run also
-            its rates, may be by the bands of the profiles' figures; empty if they are not known.
+        bands: the least and the most that ``array_seconds``, ``device_seconds``, ``energy_joules``, rates and watts may
+            be by the bands of the profiles' figures; empty if they are not known.
     """
 
     round: int = 0
@@ -117,7 +117,8 @@ class DriveNow(Renamed, frozen=True, kw_only=True):
         joules: charged to it so far; modelled.
         slowdown: observed over expected seconds of its last synchronous step; null without a table.
         straggler: its last part came too late.
-        bands: of ``device_seconds``, here `compute_seconds`, and ``energy_joules``, here `joules`; empty if not known.
+        bands: of ``device_seconds``, here `compute_seconds`, ``energy_joules``, here `joules`, and `watts`; empty if
+            not known.
     """
 
     name: str

@@ -16,6 +16,8 @@ from host.monitoring.charts.run_curves import progress_panes
 from host.monitoring.page.page_state import EventNow, RoundNow, RunSoFar, SeriesNow
 
 MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
+# Figures of a run that are its last round's.
+_LAST_ROUNDS = ("records_per_device_second", "records_per_array_second", "watts")
 _SLOW = 1.1
 
 
@@ -153,7 +155,7 @@ def describe_round(record: RoundRecord) -> RoundNow:
         batch_size=statistics.median_low(batches) if batches else None,
         array_seconds=record.array_seconds,
         wall_seconds=record.wall_seconds,
-        bands=record.bands,
+        bands=RunStats.of([record]).all_bands,
     )
 
 
@@ -177,7 +179,7 @@ def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
         watts=last.watts,
         joules=stats.energy_joules,
         machine_joules=stats.machine_joules,
-        bands=stats.all_bands,
+        bands=stats.all_bands | {name: last.bands[name] for name in _LAST_ROUNDS if name in last.bands},
         sampling=stats.sampling.text if stats.sampling is not None else "",
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from host.core.failures import Failure
+from host.core.figure_bands import watts_band
 from host.core.records import EventRecord, RetuneRecord, RoundRecord, StepRecord
 from host.core.run_stats import DeviceStats, RunStats
 from host.monitoring.charts.chart import Point, shorten_number
@@ -185,6 +186,9 @@ class History(RunListener):
         found = []
         for name, (state, facts) in presences.items():
             sums, batches = stats.devices.get(name, DeviceStats()), self._batches.get(name)
+            drawn = None if last is None else last.device_bands.get(name, {}).get("energy_joules")
+            whole = None if last is None else last.bands.get("array_seconds")
+            power = watts_band(watts.get(name) or 0.0, drawn, whole)
             drive = DriveNow(
                 name=name,
                 kind=facts.kind if facts is not None else "",
@@ -200,7 +204,7 @@ class History(RunListener):
                 joules=shorten_number(math.fsum(stats.node_joules.get(name, {}).values())) or 0.0,
                 slowdown=shorten_number(self._slowdowns.get(name)),
                 straggler=name in parts and parts[name].straggler,
-                bands=stats.device_bands.get(name, {}),
+                bands=stats.device_bands.get(name, {}) | ({} if power is None else {"watts": power}),
             )
             found.append(drive)
         return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
-from host.core.figure_bands import Band
+from host.core.figure_bands import Band, format_band, scale_band
 
 _PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
 
@@ -32,11 +33,8 @@ def format_seconds(value: float) -> str:
 
 def format_ends(band: Band | None, kind: Literal["seconds", "number"] = "number", scale: float = 1.0) -> str:
     """Return a band, times `scale`, to stand behind its figure: `` (310 ms to 520 ms)``; empty without one."""
-    if band is None or band.low == band.high:
-        return ""
-    ends = band.low * scale, band.high * scale
-    low, high = (format_seconds(end) if kind == "seconds" else format_number(end, 3) for end in ends)
-    return f" ({low} to {high})"
+    shown = format_seconds if kind == "seconds" else partial(format_number, digits=3)
+    return format_band("", None if band is None else scale_band(band, scale), shown)
 
 
 def format_share(saved: float) -> str:

@@ -67,7 +67,7 @@ class FrontModel:
         """Return whether the whole model's steps of this size were measured."""
         return self.whole.covers(batch_size)
 
-    def at(self, end: End) -> FrontModel:
+    def at(self, end: End | None) -> FrontModel:
         """Return the same with the profile's figures, and errors of cycles, at one end of their bands."""
         return replace(self, whole=self.whole.at(end))
 

@@ -180,7 +180,8 @@ class Estimate:
         joules: of the whole training.
         edp: joules x seconds.
         steps_measured: how many steps of this very configuration were taken.
-        bands: of ``step_seconds``, ``seconds``, ``joules`` and ``edp``, with these batches, by the profiles' figures.
+        bands: of ``step_seconds``, ``seconds``, ``watts``, ``joules`` and ``edp``, with these batches, by the profiles'
+            figures.
     """
 
     configuration: Configuration
@@ -200,4 +201,4 @@ class Estimate:
         return replace(self, bands=bands)
 
 
-_BANDED = {"step_seconds": "step_seconds"} | {name: f"{name}.value" for name in ("seconds", "joules", "edp")}
+_BANDED = {"step_seconds": "step_seconds"} | {name: f"{name}.value" for name in ("seconds", "watts", "joules", "edp")}

@@ -174,7 +174,7 @@ class Planner:
         estimates = dict(zip(both.tolist(), map(Estimate.with_ends, *each), strict=True))
         chosen, *_ = ranked = tuple(estimates[row] for row in rows.tolist())
         sure, trials = ranking.sure(), tuple(self._trials)
-        reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._members.lost))
+        reasons = explain(ranking, [*ends.values()], chosen.steps_measured, sure, trials, sorted(self._members.lost))
         fronts = tuple(estimates[row] for row in front.tolist())
         feasible = int(ranking.feasible.sum())
         return SelectionPlan(

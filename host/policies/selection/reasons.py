@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from host.core.figure_bands import Band, format_ratio, span_of
 from host.policies.selection.cluster import Configuration, Counts, Floats, TrialResult
 from host.policies.selection.search.ranking import TIE, Ranking
 
@@ -33,12 +34,18 @@ def pareto_rows(ranking: Ranking) -> Counts:
 
 
 def explain(
-    ranking: Ranking, steps: int, sure: float, trials: Sequence[TrialResult], lost: Sequence[str]
+    ranking: Ranking,
+    ends: Sequence[Ranking],
+    steps: int,
+    sure: float,
+    trials: Sequence[TrialResult],
+    lost: Sequence[str],
 ) -> tuple[str, ...]:
     """Return why the best one wins: against all devices, one less, the host alone, the runner-up; and how sure it is.
 
     Args:
         ranking: of all.
+        ends: the same at both ends of the profiles' bands; empty without any.
         steps: how many of the best one were measured.
         sure: see `Ranking.sure`.
         trials: that were taken.
@@ -55,7 +62,7 @@ def explain(
     for what, row in _others(ranking):
         if row is not None and row not in told:
             told.add(row)
-            sentences.append(_compare(ranking, what, row))
+            sentences.append(_compare(ranking, ends, what, row))
     run, steps_run = len({each.trial.configuration for each in trials}), sum(len(each.seen) for each in trials)
     sentences.append(
         f"{run} of {len(ranking.points)} configurations were run, {steps_run} steps in all; "
@@ -90,7 +97,7 @@ def _others(ranking: Ranking) -> Iterator[tuple[str, int | None]]:
     yield "the runner-up", int(ranking.order[1]) if len(ranking.order) > 1 else None
 
 
-def _compare(ranking: Ranking, what: str, row: int) -> str:
+def _compare(ranking: Ranking, ends: Sequence[Ranking], what: str, row: int) -> str:
     best, seconds = ranking.best, ranking.record_seconds
     time = seconds[row] / seconds[best] - 1
     watts = ranking.watts[row] / ranking.watts[best] - 1
@@ -98,8 +105,17 @@ def _compare(ranking: Ranking, what: str, row: int) -> str:
     name = ranking.cluster.name(ranking.points.counts[row].tolist())
     of = "" if ranking.work[row] == ranking.work[best] else " of a record"
     there = "there" if ranking.feasible[row] else "there; it does not keep to the constraints"
-    changes = f"{_change(time)} time{of}, {_change(watts)} power, {_change(energy)} energy{of}"
-    return f"Against {what} ({name}): {changes} {there}."
+    figures = {
+        f"{_change(time)} time{of}": [each.record_seconds for each in ends],
+        f"{_change(watts)} power": [each.watts for each in ends],
+        f"{_change(energy)} energy{of}": [each.record_seconds * each.watts for each in ends],
+    }
+    changes = (format_ratio(text, _band(each, row), _band(each, best)) for text, each in figures.items())
+    return f"Against {what} ({name}): {', '.join(changes)} {there}."
+
+
+def _band(ends: Sequence[Floats], row: int) -> Band | None:
+    return span_of(float(each[row]) for each in ends) if ends else None
 
 
 def _change(share: float) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 
 from firmware_agent.common.atomic_files import read_file, replace_file
 from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
-from host.core.figure_bands import Band
+from host.core.figure_bands import Band, scale_band
 from host.policies.selection.cluster import Cluster, Estimate, Range, TrialResult
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.selection_rules import SelectionRules
@@ -32,8 +33,8 @@ class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
         trained_records: of the whole training: without the private ones of drives that take no part.
         seconds, watts, joules, edp: of the whole training; watts in the mean, edp is joules x seconds.
         steps_measured: how many steps of it were taken.
-        bands: of ``step_seconds``, ``seconds``, ``joules`` and ``edp``, with these batches, by the profiles' figures;
-            empty in an older plan.
+        bands: of ``step_seconds``, ``seconds``, ``watts``, ``joules`` and ``edp``, with these batches, by the profiles'
+            figures; empty in an older plan.
     """
 
     name: str
@@ -55,7 +56,11 @@ class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps that were taken to learn from: a configuration's name, their number, their medians, and why."""
+    """Steps that were taken to learn from: a configuration's name, their number, their medians, and why.
+
+    `bands` are of ``step_seconds`` and ``joules``, as wide as those of the configuration where it is ranked; else
+    empty.
+    """
 
     name: str
     steps: int
@@ -63,6 +68,7 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: float
     joules: float
     why: str
+    bands: dict[str, Band] = msgspec.field(default_factory=dict)
 
 
 class LimitsRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +152,8 @@ def describe_plan(
     plan, nodes = decided.plan, dict(decided.batches)
     every = [node for kind in cluster.kinds for node in kind.nodes]
     seen = [one for each in decided.tried for one in each.seen]
+    ranked, front = ([_row(each, cluster) for each in part[:MOST_ROWS]] for part in (plan.ranked, plan.front))
+    known = {row.name: row for row in (*ranked, *front) if row.bands}
     return SelectionReport(
         clock=clock,
         prefer=rules.preference.label,
@@ -156,13 +164,13 @@ def describe_plan(
         nodes=nodes,
         resting=[node for node in every if node not in nodes],
         chosen=_row(plan.chosen, cluster),
-        ranked=[_row(each, cluster) for each in plan.ranked[:MOST_ROWS]],
+        ranked=ranked,
         feasible=max(plan.feasible, len(plan.ranked)),
-        front=[_row(each, cluster) for each in plan.front[:MOST_ROWS]],
+        front=front,
         reasons=list(plan.reasons),
         sure=plan.sure,
         gap=plan.gap,
-        trials=[_trial(each, cluster) for each in decided.tried],
+        trials=[_trial(each, cluster, known) for each in decided.tried],
         trial_seconds=sum(one.step_seconds for one in seen),
         trial_joules=sum(one.joules for one in seen),
         trial_steps=len(seen),
@@ -230,13 +238,24 @@ def _row(estimate: Estimate, cluster: Cluster) -> ConfigurationRow:
     )
 
 
-def _trial(tried: TrialResult, cluster: Cluster) -> TrialRow:
-    trial = tried.trial
+def _trial(tried: TrialResult, cluster: Cluster, known: Mapping[str, ConfigurationRow]) -> TrialRow:
+    """Return a trial; `known` are the configurations that have bands, by name."""
+    trial, row = tried.trial, known.get(cluster.name(tried.trial.configuration))
+    seconds, joules = (statistics.median(map(attrgetter(name), tried.seen)) for name in ("step_seconds", "joules"))
+    bands = (
+        {}
+        if row is None
+        else {
+            "step_seconds": scale_band(row.bands["step_seconds"], seconds / row.step_seconds),
+            "joules": scale_band(row.bands["joules"], joules / row.joules.value),
+        }
+    )
     return TrialRow(
         name=cluster.name(trial.configuration),
         steps=len(tried.seen),
         records=trial.records,
-        step_seconds=statistics.median(one.step_seconds for one in tried.seen),
-        joules=statistics.median(one.joules for one in tried.seen),
+        step_seconds=seconds,
+        joules=joules,
         why=trial.why,
+        bands=bands,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from csd_emu.perfmodel.split.split_problem import SplitProblem
+from host.core.figure_bands import Band, span_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class CutRow:
         relieves: whether it would win with a host that is no faster than a drive: by relieving the wire. Known of cuts
             that are heavy, where there is a choice; true of nothing moved, and of all where no rule asks for it.
         refused: why there can be no such cut; empty if there can.
+        bands: of the seconds, as far as they are known, by the profiles' figures.
     """
 
     layer: str | None
@@ -45,6 +48,13 @@ class CutRow:
     heavy: bool
     relieves: bool
     refused: str = ""
+    bands: Mapping[str, Band] = field(default_factory=dict, hash=False)
+
+    def with_ends(self, *ends: CutRow) -> CutRow:
+        """Return the same with its bands, from what it is at the ends of the profiles'."""
+        names = ("step_seconds", "at_least_seconds", "drive_seconds", "host_seconds")
+        figures = {name: [getattr(row, name) for row in (self, *ends)] for name in names}
+        return replace(self, bands={name: span_of(own) for name, own in figures.items() if None not in own})
 
 
 @dataclass(frozen=True)

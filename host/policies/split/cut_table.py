@@ -84,7 +84,7 @@ class CutTable:
             reason=reason,
             notes=tuple(self._notes(chosen, seconds)),
             overlapped=self.situation.sending is not None,
-            rows=self._rows(seconds),
+            rows=self.rows(seconds),
         )
 
     def layer(self, cut: int) -> str | None:
@@ -144,7 +144,8 @@ class CutTable:
             )
         return ""
 
-    def _rows(self, seconds: Mapping[int, float]) -> tuple[CutRow, ...]:
+    def rows(self, seconds: Mapping[int, float]) -> tuple[CutRow, ...]:
+        """Return all cuts, from the latest to the earliest, with these seconds of steps."""
         amounts = self.amounts
         columns = [
             np.nan_to_num(amounts.compute_seconds.max(axis=0)),

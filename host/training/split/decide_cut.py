@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from csd_emu.perfmodel.split.split_problem import SplitProblem
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.policies.split.choose_cut import decide_for
 from host.policies.split.cut_decision import CutDecision, SplitPolicy
-from host.policies.split.cut_table import MARGIN
+from host.policies.split.cut_table import MARGIN, CutTable
 from host.training.split.make_problem import make_situation
 from host.training.split.split_model import AUTO
 from host.training.split.split_request import PlacementRequest
@@ -70,6 +71,17 @@ def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUT
     first = CutChoice(request, situation, chooser.decide(situation))
     choice = first if first.decision.layer is None else _settle_cut(first, store, chooser.decide)
     return replace(choice, decision=replace(choice.decision, policy=policy))
+
+
+def decide_at(choice: CutChoice, end: End, store: CalibrationStore) -> CutDecision:
+    """Return the decision in the same situation with all profiles at one end of their bands.
+
+    Its rows have the seconds of all cuts whose steps are known in the choice.
+    """
+    table = CutTable(make_situation(replace(choice.request, end=end), store, choice.situation.layers), 0.0)
+    known = [row.drive_layers for row in choice.decision.rows if row.step_seconds is not None]
+    policy: SplitPolicy = SPLIT_POLICY.load(choice.decision.policy)()
+    return replace(policy.decide(table.situation), rows=table.rows(table.work_out(known)))
 
 
 def _settle_cut(first: CutChoice, store: CalibrationStore, decide: Decide) -> CutChoice:

@@ -70,7 +70,7 @@ def make_situation(
         layers=layers,
         drives=tuple(drives),
         host=_host(request, store, names),
-        link=link_of(request.config.link, get_profile(request.config.host.profile)),
+        link=link_of(request.config.link, get_profile(request.config.host.profile).at(request.end)),
         sending=request.sending,
         cut_overlaps=request.sending is not None,
         slice_seconds=REAL_SLICE_SECONDS if request.really else SLICE_SECONDS.value,
@@ -92,14 +92,14 @@ def _modelled(
                 f"placement: how fast {node.name} trains {request.spec.name!r} was never measured on a real "
                 f"{node.profile}; run csd-emu calibrate {request.spec.name} --drive {node.name}"
             )
-        places.append(_modelled_place(request, node, models[node.name], store, names))
+        places.append(_modelled_place(request, node, models[node.name].at(request.end), store, names))
     return places
 
 
 def _modelled_place(
     request: PlacementRequest, node: Device, model: StepModel, store: CalibrationStore, names: Sequence[str]
 ) -> DeviceCost:
-    batch, local, profile = request.batches[node.name], node.name == HOST, get_profile(node.profile)
+    batch, local, profile = request.batches[node.name], node.name == HOST, get_profile(node.profile).at(request.end)
     table = store.require(request.spec, request.shape, RATIO_DRIVE if local else node.profile)
     sync = request.job.sync
     memory = None if local else _drive_memory(request.config, node, profile, table, sync, batch, request.shard_bytes)
@@ -163,21 +163,22 @@ def _measured(request: PlacementRequest, nodes: Sequence[Device]) -> list[Device
 
 
 def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[str]) -> HostPlace:
-    profile, records = get_profile(request.config.host.profile), sum(request.batches.values())
+    profile, records = get_profile(request.config.host.profile).at(request.end), sum(request.batches.values())
     if request.wall:
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
         return HostPlace(sum(own[0]), sum(own[1]), _host_memory_bytes(profile), own, WALL)
     table = store.require(request.spec, request.shape, RATIO_DRIVE)
-    seconds, shares = host_model(table, profile).step_seconds(records), table_shares(table, records, names)
+    model, shares = host_model(table, profile).at(request.end), table_shares(table, records, names)
+    seconds = model.step_seconds(records)
     return HostPlace(
         *(seconds.forward, seconds.backward, _host_memory_bytes(profile)), shares.weights, shares.clock, shares.reason
     )
 
 
 def _read_seconds(request: PlacementRequest, node: Device) -> float:
-    batch, profile = request.batches[node.name], get_profile(node.profile)
+    batch, profile = request.batches[node.name], get_profile(node.profile).at(request.end)
     if node.name == HOST:
-        drives = [get_profile(drive.profile) for drive in request.config.list_devices()]
+        drives = [get_profile(drive.profile).at(request.end) for drive in request.config.list_devices()]
         return host_activity(batch, request.record_bytes, {}, storage_of(profile, drives)).read_seconds
     return float(DriveFigures.of([profile]).read_seconds(np.array([float(batch * request.record_bytes)]))[0])
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from csd_emu.config.array_file import MAX_MEMORY_BYTES, ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import End
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
@@ -41,6 +42,7 @@ class PlacementRequest:
         barrier: whether it needs the whole gradient first.
         batches_for: the layer that the host begins with -> the batches that a run with this cut begins with; None if
             these are always `batches`.
+        end: of the bands of the profiles' figures at which all stand; None for the figures themselves.
     """
 
     config: ArrayConfig
@@ -56,6 +58,7 @@ class PlacementRequest:
     block_bytes: int | None = None
     barrier: bool = False
     batches_for: Callable[[str], Mapping[str, int]] | None = None
+    end: End | None = None
 
 
 def of_run(request: JobInputs, communication: TransferPolicy, store: CalibrationStore) -> PlacementRequest:

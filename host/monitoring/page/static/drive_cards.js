@@ -13,13 +13,13 @@ const classes = (drive) => [drive.state, slowed(drive) ? "slow" : "", drive.stra
 const condition = (drive) => [drive.state, slowed(drive) ? `slowed ${slowdown(drive)}` : "", drive.straggler ? "late" : ""].filter(Boolean).join(", ");
 const clock = (drive) => drive.clock || "no clock yet";
 
-/** What is known of a drive: label and text. */
+/** What is known of a drive: label and text; those from the fourth on may have a band, and a line of their own. */
 const FACTS = [
   ["records / device s", (drive) => (drive.state === "lost" ? NONE : short(drive.records_per_device_second))],
   ["batch", (drive) => number(drive.batch_size)],
-  ["power", (drive) => watts(drive.watts)],
-  ["energy", (drive) => joules(drive.joules) + ends((drive.bands || {}).energy_joules, joules)],
   ["slowdown", slowdown],
+  ["power", (drive) => watts(drive.watts) + ends((drive.bands || {}).watts, short)],
+  ["energy", (drive) => joules(drive.joules) + ends((drive.bands || {}).energy_joules, joules)],
   ["computed", (drive) => seconds(drive.compute_seconds) + ends((drive.bands || {}).device_seconds, seconds)],
 ];
 const MORE = [["records", (drive) => number(drive.records)], ["rounds", (drive) => number(drive.rounds)], ["clock", clock], ["profile", (drive) => drive.profile || NONE]];

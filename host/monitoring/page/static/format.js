@@ -38,7 +38,8 @@ export function joules(value) {
 
 /** The band of a figure, to stand behind it; empty if it is not known. */
 export function ends(band, shown) {
-  return band && band.low !== band.high ? ` (${shown(band.low)} to ${shown(band.high)})` : "";
+  if (!band || shown(band.low) === shown(band.high)) return "";
+  return ` (${shown(band.low)} to ${shown(band.high)})`;
 }
 
 /** Watts. */

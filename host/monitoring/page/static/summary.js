@@ -1,6 +1,6 @@
 // What is said of the run as a whole: head, tiles, rounds.
 import { byId, make, makeTable, replaceContent, setText } from "./dom.js";
-import { NONE, count, ends, joules, names, number, seconds, short, watts } from "./format.js";
+import { NONE, count, ends, joules, names, number, seconds, short } from "./format.js";
 
 const MEANINGS = {
   counted: "counted from the instructions that the emulated drives execute",
@@ -29,7 +29,7 @@ export function showSummary(state) {
   setText(byId("program"), `csd-emu ${run.program}`);
   document.title = `${lost ? `(${lost} lost) ` : ""}${run.array}: ${run.phase}, round ${totals.round} of ${run.rounds} – csd-emu`;
   showClocks(run.clock, totals.sampling);
-  showTiles(run, totals);
+  showTiles(run, totals, state.rounds[0]);
   showRounds(state);
   showLost(state);
   showFailures(state.failures);
@@ -59,7 +59,7 @@ function showClocks(clock, sampling) {
   setText(byId("clocks"), clock ? `Device time is ${told.join("; ")}.${sampled} Wall time is only what emulating it costs.` : "");
 }
 
-function showTiles(run, totals) {
+function showTiles(run, totals, last) {
   const clock = run.clock || "no clock yet";
   const bands = totals.bands || {};
   const cost = totals.array_seconds > 0 ? totals.wall_seconds / totals.array_seconds : null;
@@ -73,10 +73,10 @@ function showTiles(run, totals) {
       target === null ? "no target" : `target ${short(target)}${totals.accuracy >= target ? " reached" : ""}`,
       target === null ? null : (totals.accuracy || 0) / target),
     tile("Loss", totals.test_loss === null ? NONE : number(totals.test_loss, 4), "", `in training ${totals.train_loss === null ? NONE : number(totals.train_loss, 4)}`),
-    tile("Drive's throughput", short(totals.records_per_device_second), "records / device s", `mean of a drive, last round · ${clock}`),
-    tile("Array's throughput", short(totals.records_per_array_second), "records / array s", `link and waiting included · ${clock}${ends(bands.records_per_array_second, short)}`),
-    tile("Power", short(totals.watts), "W", `array, last round · in all ${joules(totals.joules)}${ends(bands.energy_joules, joules)}, ${perRecord === null ? NONE : joules(perRecord)} per record · modelled`),
-    tile("Device time", ...split(seconds(totals.array_seconds)), `of the array${ends(bands.array_seconds, seconds)} · ${clock} · last round ${seconds(totals.last_array_seconds)}`),
+    tile("Drive's throughput", short(totals.records_per_device_second), "records / device s", `mean of a drive, last round${ends(bands.records_per_device_second, short)} · ${clock}`),
+    tile("Array's throughput", short(totals.records_per_array_second), "records / array s", `link and waiting included${ends(bands.records_per_array_second, short)} · ${clock}`),
+    tile("Power", short(totals.watts), "W", `array, last round${ends(bands.watts, short)} · in all ${joules(totals.joules)}${ends(bands.energy_joules, joules)}, ${perRecord === null ? NONE : joules(perRecord) + ends(bands.joules_per_record, joules)} per record · modelled`),
+    tile("Device time", ...split(seconds(totals.array_seconds)), `of the array${ends(bands.array_seconds, seconds)} · ${clock} · last round ${seconds(totals.last_array_seconds)}${ends(last?.bands?.array_seconds, seconds)}`),
     tile("Cost of emulation", ...split(seconds(totals.wall_seconds)), `wall time · ${cost === null ? NONE : `${short(cost)} wall s per device s`}${meter}`, null, "cost"),
   ];
   const list = byId("tiles");
@@ -112,10 +112,11 @@ function showRounds({ run, rounds }) {
     ["array s", (row) => short(row.array_seconds) + ends((row.bands || {}).array_seconds, short), true],
     ["wall s", (row) => short(row.wall_seconds), true],
     ["drives", (row) => number(row.drives), true, true],
-    ["records / array s", (row) => short(row.records_per_array_second), true],
-    ["records / device s", (row) => short(row.records_per_device_second), true, true],
+    ["records / array s", (row) => short(row.records_per_array_second) + ends((row.bands || {}).records_per_array_second, short), true],
+    ["records / device s", (row) => short(row.records_per_device_second) + ends((row.bands || {}).records_per_device_second, short), true, true],
     ["batch", (row) => number(row.batch_size), true, true],
-    ["W", (row) => short(row.watts), true, true],
+    ["W", (row) => short(row.watts) + ends((row.bands || {}).watts, short), true, true],
+    ["J", (row) => short(row.joules) + ends((row.bands || {}).energy_joules, short), true, true],
   ];
   if (rounds.length) replaceContent(byId("rounds"), makeTable("The last rounds, newest first", columns, rounds));
 }
@@ -128,6 +129,3 @@ function showLost({ drives, states }) {
   const told = Object.entries(states).map(([name, many]) => `${number(many)} ${name}`);
   setText(byId("drive-count"), `${count(drives.length, "drive")}: ${told.join(", ")}`);
 }
-
-/** Watts and joules of a drive in words; shared with its card. */
-export const power = (drive) => `${watts(drive.watts)} · ${joules(drive.joules)}`;

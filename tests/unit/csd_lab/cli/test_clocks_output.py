@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from csd_lab.cli.clocks import print_clocks
 from csd_lab.clocks.clock_comparison import ARRAY, ClockComparison, ComparedSeconds
 from csd_lab.clocks.decisions import Decision
+from host.core.figure_bands import Band
 from host.core.sampling.sampling_record import SamplingRecord
 
 
@@ -60,3 +62,15 @@ def test_other_decisions_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 of 2 are equal" in said
     assert "counted: step 4 retune csd-00 8" in said
     assert "sampled: step 4 retune csd-00 16" in said
+
+
+def test_bands_stand_below_the_seconds_and_cancel_in_their_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = comparison(2.1, batch=8)
+    print_clocks(plain)
+    assert "bands" not in capsys.readouterr().out
+    bands = {"counted_band": Band(1.0, 4.0), "sampled_band": Band(1.05, 4.2)}
+    seconds = [msgspec.structs.replace(each, **bands) for each in plain.seconds]
+    print_clocks(msgspec.structs.replace(plain, seconds=seconds))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("to 4)") == said.count("to 4.2)") == 2
+    assert "the array's difference: +5.00% (100% of their bands cancels)" in said

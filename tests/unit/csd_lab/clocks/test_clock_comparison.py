@@ -13,6 +13,7 @@ from csd_lab.clocks import clock_runs
 from csd_lab.clocks.clock_comparison import (
     ARRAY,
     ComparedSeconds,
+    bands_of,
     check_made,
     compare_runs,
     compare_seconds,
@@ -24,7 +25,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceStep, RoundRecord, StepRecord
 from host.core.sampling.sampling_record import SamplingRecord
 from tests.support.clock_comparisons import ERROR, compared, run_of
-from tests.support.records import device_round, round_record
+from tests.support.records import device_round, round_record, with_bands
 
 
 def test_seconds_of_drives_and_array_are_compared_with_the_stated_interval(tmp_path: Path) -> None:
@@ -154,3 +155,18 @@ def test_real_drives_are_refused() -> None:
     real = array(engine="remote", inventory="drives.yaml", devices=[{"drives": ["bay-1"]}])
     with pytest.raises(ConfigurationError, match="bay-1"):
         check_made(real)
+
+
+@given(seconds=st.floats(0.01, 100.0), late=st.booleans())
+def test_the_bands_of_compared_seconds_hold_them_and_work_that_came_too_late_has_none(
+    seconds: float, late: bool
+) -> None:
+    part = device_round("csd-00", 8, PhaseSeconds(forward=seconds), clock="sampled")
+    missed = device_round("csd-00", 8, PhaseSeconds(forward=seconds), clock="sampled", straggler=True)
+    rounds = [with_bands(round_record([part])), *([with_bands(round_record([missed]))] if late else [])]
+    bands = bands_of(rounds)
+    assert bands.keys() == ({ARRAY} if late else {"csd-00", ARRAY})
+    for name, band in bands.items():
+        whole = seconds if name != ARRAY else sum(record.array_seconds for record in rounds)
+        assert band.low * (1 - 1e-9) <= whole <= band.high * (1 + 1e-9)
+    assert bands_of([round_record([part])]) == {}

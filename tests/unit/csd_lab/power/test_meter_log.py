@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -155,3 +156,17 @@ def test_the_commands_print_what_their_schemas_say(tmp_path: Path, monkeypatch: 
     assert "my-drive: 12 of 16 figures are assumed" in run(app, ["profiles", "my-drive"]).stdout
     again = run(app, ["power", "fit", str(log), "--profile", "my-drive", "--name", "second"])
     assert "idle   6.000 W, standard error" in again.stdout
+
+
+@given(noise=st.floats(0.001, 0.02), fast=st.floats(2.0, 4.0))
+def test_a_log_with_a_governor_leaves_far_more_than_the_meters_noise(noise: float, fast: float) -> None:
+    """A line cannot say that cores draw `fast` times as much each once most of them are busy."""
+    rng = np.random.default_rng(3)
+    use = np.repeat([0.0, 1.0, 0.25, 0.75, 0.5], 60)
+    residuals = []
+    for factor in (1.0, fast):
+        watts = 0.4 + 0.5 * use * np.where(use > 0.6, factor, 1.0) + rng.normal(0.0, noise, len(use))
+        rows = [Sample(n, float(n), float(u), float(w)) for n, (u, w) in enumerate(zip(use, watts, strict=True))]
+        residuals.append(fit_power(rows).residual_watts)
+    assert residuals[0] == pytest.approx(noise, rel=0.2)
+    assert residuals[1] > 2 * residuals[0]

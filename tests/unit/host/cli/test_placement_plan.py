@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, SplitProblem
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
+from csd_emu.profiles.profile import End
 from firmware_agent.common.errors import CalibrationError, ConfigurationError, ModelError
 from firmware_agent.common.models import ModelSpec, build_model
 from firmware_agent.common.send_queue import TransferSettings
@@ -384,6 +386,53 @@ def test_a_plan_is_printed_and_has_a_schema(tmp_path: Path, capsys: pytest.Captu
     assert "(nothing moved)" in shown
     assert "activations and labels" in shown
     assert msgspec.json.schema(find_output("plan"))
+
+
+SECONDS = "step_seconds", "at_least_seconds", "drive_seconds", "host_seconds"
+
+
+def test_all_seconds_of_cuts_have_a_band_that_holds_them_and_the_choice_is_made_again_at_its_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = plan_placement(*files(tmp_path), STORE)
+    plan = report.placement
+    assert plan is not None
+    assert plan.at_ends == {"low": "6", "high": "6"}
+    for cut in plan.cuts:
+        seconds = {name: getattr(cut, name) for name in SECONDS}
+        assert cut.bands.keys() == {name for name, value in seconds.items() if value is not None}
+        assert all(band.low <= seconds[name] <= band.high for name, band in cut.bands.items())
+        assert cut.bands["drive_seconds"].high > 2 * cut.bands["drive_seconds"].low
+    for end in get_args(End):
+        there = choose_placement(request(end=end), "auto", STORE)
+        for cut, row in zip(plan.cuts, there.rows, strict=True):
+            if row.step_seconds is not None and cut.step_seconds is not None:
+                assert getattr(cut.bands["step_seconds"], end) == pytest.approx(row.step_seconds)
+    print_plan(report)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        r"times as fast as with nothing moved \([0-9.]+ to [0-9.]+ times; [0-9]+% of their bands cancels\)", shown
+    )
+    assert "the same at both ends of the bands" in shown
+
+
+def test_a_plan_without_bands_shows_the_figures_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = plan_placement(*files(tmp_path), STORE)
+    assert report.placement is not None
+    cuts = [replace(cut, bands={}) for cut in report.placement.cuts]
+    print_plan(
+        msgspec.structs.replace(report, placement=msgspec.structs.replace(report.placement, cuts=cuts, at_ends={}))
+    )
+    out = capsys.readouterr().out
+    assert "bands" not in out
+    assert not re.search(r"\([0-9]", out)
+
+
+def test_the_table_of_cuts_fits_a_usual_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_plan(plan_placement(*files(tmp_path), STORE))
+    table = capsys.readouterr().out.split("clock of all")[0].splitlines()
+    assert max(map(len, table)) <= 110
+    assert any(line.split()[:1] == ["to"] for line in table)
 
 
 @pytest.mark.slow

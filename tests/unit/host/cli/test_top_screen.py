@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from csd_emu.util.paths import Paths
@@ -21,14 +23,16 @@ from host.monitoring.run_registry import LiveRun, announce
 from tests.support.commands import in_process
 from tests.support.metrics import begun, defined, exposed
 from tests.support.outputs import checked
-from tests.support.records import device_round, round_record
+from tests.support.records import device_round, round_record, with_bands
 from tests.support.sync_records import Disturbed, SyncRun
 
 RUN = LiveRun("lab", ProcessMark(1, 0, ""), "http://127.0.0.1:9464/metrics", "runs/one")
 DRIVES = ("csd-00", "csd-01")
 
 
-def add_round(state: MetricsState, number: int, samples: int, seconds: float, joules: float) -> None:
+def add_round(
+    state: MetricsState, number: int, samples: int, seconds: float, joules: float, banded: bool = False
+) -> None:
     parts = [
         device_round(
             device,
@@ -40,7 +44,8 @@ def add_round(state: MetricsState, number: int, samples: int, seconds: float, jo
         for device in DRIVES
     ]
     totals: dict[str, Any] = {"array_seconds": 2 * seconds, "energy_joules": {"host": {"idle": 5 * joules}}}
-    state.add_round(round_record(parts, round=number, **totals))
+    record = round_record(parts, round=number, **totals)
+    state.add_round(with_bands(record) if banded else record)
 
 
 def report_of(state: MetricsState) -> TopReport:
@@ -106,6 +111,38 @@ def test_rates_are_those_of_the_last_round_that_was_seen_to_end() -> None:
     assert look() == 100.0
 
 
+FIGURES = {"records_per_device_second", "compute_seconds", "device_seconds", "power_watts", "energy_joules"}
+
+
+@given(rounds=st.lists(st.tuples(st.floats(0.01, 1e4), st.floats(0.01, 1e6)), min_size=1, max_size=4))
+def test_every_second_watt_and_joule_has_a_band_that_holds_it(rounds: list[tuple[float, float]]) -> None:
+    state, window = begun(DRIVES), None
+    for number, (seconds, joules) in enumerate(rounds, 1):
+        add_round(state, number, 100, seconds, joules, banded=True)
+        readings = Readings(exposed(state))
+        window = ScrapeWindow(None, readings) if window is None else window.slide(readings)
+        report = make_report(RUN, window)
+        assert report.bands.keys() == {"array_seconds", "energy_joules", "records_per_array_second"}
+        for of, bands in [(report, report.bands), *((device, device.bands) for device in report.devices)]:
+            for name, band in bands.items():
+                assert band.low * (1 - 1e-9) <= getattr(of, name) <= band.high * (1 + 1e-9)
+        assert all(device.bands.keys() == FIGURES for device in report.devices[:-1])
+        assert report.devices[-1].bands.keys() == {"device_seconds", "power_watts", "energy_joules"}
+
+
+def test_elapsed_time_and_watts_of_a_drive_that_came_late_have_no_band_and_a_run_without_has_none() -> None:
+    state = begun(DRIVES)
+    late = device_round("csd-00", 1, PhaseSeconds(forward=1.0), energy_joules={"idle": 1.0})
+    state.add_round(with_bands(round_record([late])))
+    add_round(state, 2, 100, 2.0, 30.0, banded=True)
+    first, second, _ = report_of(state).devices
+    assert {"device_seconds", "power_watts"} <= first.bands.keys()
+    assert second.bands.keys() == {"compute_seconds", "energy_joules", "records_per_device_second"}
+    add_round(state, 3, 100, 2.0, 30.0)
+    report = report_of(state)
+    assert [report.bands, *(device.bands for device in report.devices)] == [{}] * 4
+
+
 def test_one_run_is_found_by_itself_several_by_name() -> None:
     other = LiveRun("other", RUN.process, RUN.address, "runs/two")
     assert find_run([RUN], None) is RUN
@@ -155,6 +192,23 @@ def test_the_view_fits_the_terminal_and_names_the_clock_of_each_time(width: int)
     (row,) = [line for line in lines if line.startswith("csd-01")]
     assert row.split()[:4] == ["csd-01", "training", "counted", "32"]
     assert ("300.0 MB" in row) == (width == 140)
+
+
+@pytest.mark.parametrize(("width", "one_line", "whole"), [(80, False, False), (115, True, False), (170, True, True)])
+def test_a_band_stands_behind_its_figure_or_below_it_in_a_narrow_terminal(
+    width: int, one_line: bool, whole: bool
+) -> None:
+    state = begun(DRIVES)
+    add_round(state, 1, 1000, 2.0, 300.0, banded=True)
+    out = io.StringIO()
+    Console(file=out, width=width).print(render(report_of(state), width, "since the run began"))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert ("300.00 (150 to 600)" in text) == one_line
+    assert ("2.000 (1 to 4)" in text) == whole
+    for part in ("300.00", "(150", "to 600)", "in brackets"):
+        assert part in text
 
 
 @pytest.mark.slow

@@ -3,14 +3,14 @@
 import re
 from itertools import pairwise
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from csd_lab.generate.metrics_documentation import PATH, render
 from csd_lab.generate.promql_queries import QUERIES, TARGET
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.figure_bands import Band
-from host.core.records import EventKind, EventRecord, SendingRecord
+from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord
 from host.core.sampling.sampling_record import SamplingRecord
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
@@ -18,7 +18,7 @@ from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from tests.support.metrics import DEVICES, TABLE, begun, exposed, facts, starting
-from tests.support.records import device_round, round_record
+from tests.support.records import device_round, round_record, with_bands
 from tests.support.sync_records import SyncRun
 
 UNITS = {"seconds", "bytes", "joules", "watts", "ratio"}
@@ -44,10 +44,9 @@ def full() -> str:
         device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
     ]
     sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
-    show_round([state], SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
-    bands = {"energy_joules": Band(1.5, 9.0), "array_seconds": Band(0.5, 2.0)}
-    fields = {"energy_joules": {"host": joules}, "machine_joules": 5.0, "bands": bands, "sampling": SAMPLING}
-    state.add_round(round_record(parts, **fields))
+    show_round([state], with_bands(SyncRun(drives=3, steps=4, spoiled=sent).make()[0]))
+    fields = {"energy_joules": {"host": joules}, "machine_joules": 5.0, "sampling": SAMPLING}
+    state.add_round(with_bands(round_record(parts, **fields)))
     return exposed(state)
 
 
@@ -63,14 +62,41 @@ def test_what_is_exported_is_the_table_and_nothing_else() -> None:
             assert not sample.name.endswith("_created")
 
 
-def test_a_round_exports_both_ends_of_its_bands() -> None:
-    found = [line for line in full().splitlines() if line.startswith("csd_round_band_")]
-    assert sorted(found) == [
-        'csd_round_band_joules{clock="counted",end="high"} 9.0',
-        'csd_round_band_joules{clock="counted",end="low"} 1.5',
-        'csd_round_band_seconds{clock="counted",end="high",figure="array_seconds"} 2.0',
-        'csd_round_band_seconds{clock="counted",end="low",figure="array_seconds"} 0.5',
+def banded_round(number: int = 1) -> RoundRecord:
+    fields = {"energy_joules": {"host": {"idle": 5.0}}}
+    part = device_round(DEVICES[0], 10, PhaseSeconds(forward=2.0), clock="sampled", energy_joules={"idle": 3.0})
+    return with_bands(round_record([part], round=number, **fields))
+
+
+def band_lines(state: MetricsState) -> list[str]:
+    return sorted(line for line in exposed(state).splitlines() if line.startswith("csd_") and "_band_" in line)
+
+
+def test_both_ends_of_bands_add_up_over_rounds_each_on_its_clock() -> None:
+    state = begun(DEVICES)
+    assert band_lines(state) == []
+    state.add_round(banded_round())
+    state.add_round(banded_round(2))
+    device = DEVICES[0]
+    assert band_lines(state) == [
+        'csd_array_band_seconds_total{clock="counted",end="high"} 8.0',
+        'csd_array_band_seconds_total{clock="counted",end="low"} 2.0',
+        f'csd_compute_band_seconds_total{{clock="sampled",device="{device}",end="high"}} 8.0',
+        f'csd_compute_band_seconds_total{{clock="sampled",device="{device}",end="low"}} 2.0',
+        f'csd_energy_band_joules_total{{clock="counted",device="{device}",end="high"}} 12.0',
+        f'csd_energy_band_joules_total{{clock="counted",device="{device}",end="low"}} 3.0',
+        'csd_energy_band_joules_total{clock="counted",device="host",end="high"} 20.0',
+        'csd_energy_band_joules_total{clock="counted",device="host",end="low"} 5.0',
     ]
+
+
+@pytest.mark.parametrize("known", [(True, False), (False, True), (True, False, True)])
+def test_there_are_no_bands_of_a_run_of_which_a_round_has_none(known: tuple[bool, ...]) -> None:
+    state = begun(DEVICES)
+    for number, banded in enumerate(known, 1):
+        record = banded_round(number)
+        state.add_round(record if banded else msgspec.structs.replace(record, bands={}, device_bands={}))
+    assert band_lines(state) == []
 
 
 def test_a_round_exports_how_far_its_seconds_rest_on_samples() -> None:

@@ -24,7 +24,7 @@ from host.monitoring.recorder import Recorder, ResumePoint
 from host.monitoring.run_directory import RunDirectory
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import RunStart, show_round
-from tests.support.records import array_rounds, device_round, round_record
+from tests.support.records import array_rounds, device_round, round_record, with_bands
 from tests.support.sync_records import Disturbed, SyncRun
 
 NAMES = tuple(f"csd-{number:02d}" for number in range(4))
@@ -301,3 +301,35 @@ def test_a_resumed_run_shows_its_past_rounds_and_counts_on(tmp_path: Path) -> No
         recorder.add_event(NAMES[0], EventKind.LOST, "gone")
     recorder.add_event(NAMES[0], EventKind.REJOINED, "")  # when the directory is closed, for the page alone
     assert [event.what for event in shown(history).events] == ["rejoined", "lost", "resumed"]
+
+
+# Name in the state -> that of its band.
+SUMS = {"array_seconds": "array_seconds", "joules": "energy_joules"}
+OF_ROUNDS = {name: name for name in ("records_per_device_second", "records_per_array_second", "watts")}
+
+
+@given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=4))
+def test_seconds_watts_and_joules_lie_within_their_bands(lengths: list[float]) -> None:
+    rounds = array_rounds(len(lengths), NAMES)
+    longer = [msgspec.structs.replace(each, array_seconds=own) for each, own in zip(rounds, lengths, strict=True)]
+    state = shown(played([with_bands(record) for record in longer]))
+    for figures in (state.totals, *state.rounds):
+        for name, band in (SUMS | OF_ROUNDS).items():
+            own = figures.bands[band]
+            assert own.low * (1 - 1e-9) <= getattr(figures, name) <= own.high * (1 + 1e-9)
+    assert {name: state.totals.bands[name] for name in OF_ROUNDS} == {
+        name: state.rounds[0].bands[name] for name in OF_ROUNDS
+    }
+    for drive in state.drives:
+        assert drive.bands.keys() == {"device_seconds", "energy_joules", "watts"}
+        assert drive.watts is not None
+        assert drive.bands["watts"].low * (1 - 1e-4) <= drive.watts <= drive.bands["watts"].high * (1 + 1e-4)
+
+
+def test_the_last_round_has_bands_where_the_run_has_none() -> None:
+    first, last = array_rounds(2, NAMES)
+    state = shown(played([first, with_bands(last)]))
+    assert state.totals.bands.keys() == OF_ROUNDS.keys()
+    assert [drive.bands.keys() for drive in state.drives] == [{"watts"}] * len(NAMES)
+    bare = shown(played([with_bands(first), last]))
+    assert [bare.totals.bands, bare.rounds[0].bands, *(drive.bands for drive in bare.drives)] == [{}] * (2 + len(NAMES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 
 from csd_emu.profiles.profile import End
 from host.config.preference import NAMED, Preference
-from host.policies.selection.cluster import Cluster, Estimate
+from host.core.figure_bands import span_of
+from host.policies.selection.cluster import Cluster, Estimate, Trial, TrialResult, TrialStep
 from host.policies.selection.planner import Planner
+from host.policies.selection.planner_protocol import TrialDecision
+from host.policies.selection.selection_report import describe_plan
 from host.policies.selection.selection_rules import Constraints, SelectionRules
 from tests.support.examples import examples
 from tests.support.planner_clusters import clusters, make_cluster, take
@@ -69,6 +73,9 @@ def test_the_ends_are_what_a_planner_says_there_and_hold_what_is_planned_here(
             assert low <= value(own, name) * (1 + 1e-9)
             assert value(own, name) <= high * (1 + 1e-9)
             assert (own.bands[name].low, own.bands[name].high) == pytest.approx((low, high))
+        ends_watts = [of_end[end][own.configuration].watts.value for end in get_args(End)]
+        watts = span_of([own.watts.value, *ends_watts])
+        assert (own.bands["watts"].low, own.bands["watts"].high) == pytest.approx((watts.low, watts.high))
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -88,14 +95,63 @@ def test_what_was_measured_grows_as_the_model_says() -> None:
     cluster = make_cluster([2], host=False, bandwidth=1e10, state_bytes=1000)
     ends = ends_of(cluster, {"low": 0.5, "high": 2.0})
     planner = Planner(cluster, SelectionRules(Preference(time=1), batch_size=8, most_share=1.0), RECORDS, ends=ends)
+    tried = []
     while (trial := planner.next_trial()) is not None:
-        planner.observe(trial, take(cluster, trial, slowdown=1.7))
+        tried.append(TrialResult(trial, tuple(take(cluster, trial, slowdown=1.7))))
+        planner.observe(trial, tried[-1].seen)
     chosen = planner.decide().chosen
     assert chosen.steps_measured > 0
     table = Planner(cluster, SelectionRules(Preference(time=1), batch_size=8, steps=0), RECORDS).decide().chosen
     assert chosen.seconds.value == pytest.approx(1.7 * table.seconds.value, rel=0.03)
     assert chosen.bands["seconds"].low == pytest.approx(0.5 * chosen.seconds.value, rel=0.01)
     assert chosen.bands["seconds"].high == pytest.approx(2.0 * chosen.seconds.value, rel=0.01)
+    told_of = describe_plan(
+        TrialDecision(planner.decide(), {}, tuple(tried), 0), cluster, planner.rules, clock="modelled", records=RECORDS
+    )
+    assert told_of.trials
+    for row in told_of.trials:
+        low, high = (pytest.approx(factor * row.step_seconds, rel=0.02) for factor in (0.5, 2.0))
+        assert (row.bands["step_seconds"].low, row.bands["step_seconds"].high) == (low, high)
+        assert row.bands["joules"].low < row.joules < row.bands["joules"].high
+
+
+@given(factor=st.floats(0.1, 10.0))
+def test_a_trial_has_the_band_of_its_configuration_around_what_it_measured(factor: float) -> None:
+    cluster = make_cluster([2], host=False)
+    ends = ends_of(cluster, {"low": 0.5, "high": 2.0})
+    planner = Planner(cluster, SelectionRules(Preference(time=1), steps=0), RECORDS, ends=ends)
+    plan = planner.decide()
+    step = TrialStep({}, factor * plan.chosen.step_seconds, factor)
+    tried = TrialResult(Trial(plan.chosen.configuration, plan.chosen.batches, 1, ""), (step,))
+    decided = TrialDecision(plan, {}, (tried,), 0)
+    (row,) = describe_plan(decided, cluster, planner.rules, clock="modelled", records=RECORDS).trials
+    for name, own in (("step_seconds", plan.chosen.step_seconds), ("joules", plan.chosen.joules.value)):
+        measured, band, of_plan = getattr(row, name), row.bands[name], plan.chosen.bands[name]
+        expected = of_plan.low * measured / own, of_plan.high * measured / own
+        assert (band.low, band.high) == pytest.approx(expected)
+        assert band.low * (1 - 1e-9) <= measured <= band.high * (1 + 1e-9)
+
+
+def test_a_trial_of_what_is_not_ranked_has_no_band() -> None:
+    cluster = make_cluster([2], host=False)
+    planner = Planner(cluster, SelectionRules(Preference(time=1), steps=0), RECORDS)
+    tried = TrialResult(Trial((2,), (8,), 1, ""), (TrialStep({}, 1.0, 2.0),))
+    plan = replace(planner.decide(), ranked=(), front=())
+    (row,) = describe_plan(
+        TrialDecision(plan, {}, (tried,), 0), cluster, planner.rules, clock="modelled", records=RECORDS
+    ).trials
+    assert (row.step_seconds, row.joules, row.bands) == (1.0, 2.0, {})
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_another_configuration_would_take_says_how_much_of_both_bands_cancels(known: bool) -> None:
+    """Both have the same drives, whose computing is nearly all of a step."""
+    cluster = make_cluster([2], host=False, bandwidth=1e10, state_bytes=1000)
+    ends = ends_of(cluster, {"low": 0.5, "high": 2.0}) if known else None
+    rules = SelectionRules(Preference(time=1), batch_size=8, steps=0)
+    reasons = " ".join(Planner(cluster, rules, RECORDS, ends=ends).decide().reasons)
+    assert bool(re.search(r"more time \(([0-9.]+ to [0-9.]+ times; )?100% of their bands cancels\)", reasons)) == known
+    assert ("bands" in reasons) == known
 
 
 def test_where_nothing_keeps_to_the_limits_at_an_end_that_is_said() -> None:
