@@ -195,9 +195,7 @@ def _outcome(
 ) -> WorldOutcome:
     spans = join_periods(case.course.periods)
     joules = case.watts[0] * lengths + busy
-    of_periods = [
-        tuple(float(values[first:end].sum()) for first, end, _ in spans) for values in (records, lengths, joules)
-    ]
+    sums = [tuple(float(values[first:end].sum()) for first, end, _ in spans) for values in (records, lengths, joules)]
     edges = [0, *case.course.beginnings[1:], len(records) + 1]
     counts, _ = np.histogram([step for step, *_ in retunes], edges)
-    return WorldOutcome(*of_periods, tuple(retunes), tuple(map(int, counts)))
+    return WorldOutcome(sums[0], sums[1], sums[2], tuple(retunes), tuple(map(int, counts)))

@@ -155,7 +155,7 @@ class Retuner:
         over |= self._follow(changes.jumped, step)
         self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
-        slower = (self.detector.level > before).any(axis=1)
+        slower: Flags = np.any(self.detector.level > before, axis=1)
         due = self._due(np.any(changed, axis=1), slower, step) | over.any(axis=1)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
         return [decision for decision in decided if decision is not None]
@@ -196,7 +196,7 @@ class Retuner:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `dump` returned."""
         for name, array in self._arrays():
-            array[0] = state.get(name, array[0])  # of the release before: without `recent` and `changed_at`
+            array[0] = state.get(name, array[0])  # of the release before: without the budget
         self.detector.load_state(state["detector"])
         self._disturbances.load(state.get("disturbances", []))
 
