@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from statistics import NormalDist
 from typing import Any
 
@@ -20,9 +21,9 @@ from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Detector, Flags
 from host.policies.batching.forecast import RECHECK_STEPS, Drifts, Durations
-from host.policies.batching.retune_budget import MOST, RetuneBudget
+from host.policies.batching.retune_budget import MOST
+from host.policies.batching.retune_rules import RetuneRules
 from host.policies.batching.slowed_devices import EARLY_STEPS, FIRST_WAIT_STEPS, SlowedDevice, SlowedDevices, fit_levels
-from host.policies.batching.step_watts import StepWatts
 
 # Seconds of every device's batches, and what they are multiplied by.
 Pace = tuple[Allocator, Floats]
@@ -42,28 +43,9 @@ _STATE = {
     "": ("batches", "alive", "dirty"),
     "_durations": ("steps", "ends", "recheck"),
     "_disturbances": ("changed_at",),
-    "_budget": ("left", "moves", "reference"),
+    "_disturbances.budget": ("left", "moves", "reference"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
-
-
-@dataclass(frozen=True)
-class RetuneRules:
-    """When a retune is made (see `host.config.sync_section.TuningSection`).
-
-    Attributes:
-        threshold: a step that takes this share longer or shorter than believed is a deviation.
-        window: so many in a row, the same way, are a change.
-        cost_steps: what a retune costs, in steps of the present length.
-        probe_steps: a parked device computes a record every so many steps, to be seen when it recovers.
-        watts: of the array, for the most records per joule; None for the most per second.
-    """
-
-    threshold: float = 0.08
-    window: int = 3
-    cost_steps: float = 0.1
-    probe_steps: int = 8
-    watts: StepWatts | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +96,7 @@ class Retuner:
         # Levels that are new since the last plan.
         self.dirty = np.zeros(shape, dtype=np.bool_)
         self._durations, self._drifts = Durations(rows), Drifts(shape)
-        self._disturbances, self._budget = SlowedDevices(shape), RetuneBudget(shape)
+        self._disturbances = SlowedDevices(shape)
 
     @property
     def slowdowns(self) -> Floats:
@@ -151,7 +133,7 @@ class Retuner:
         if changed.any():
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
-        self._budget.observe(changed, self.detector.level, self._early(step), over)
+        self._disturbances.budget.observe(changed, self.detector.level, self._early(step), over)
         over |= self._follow(changes.jumped, step)
         self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
@@ -184,7 +166,7 @@ class Retuner:
         self.detector.skip_next(which | (self.batches != before))
         self._drifts.reset(which)
         self._disturbances.forget(which)
-        self._budget.reference[which], self._budget.left[which.any(axis=1)] = 0.0, MOST
+        self._disturbances.budget.reference[which], self._disturbances.budget.left[which.any(axis=1)] = 0.0, MOST
         self.dirty |= which
         self._durations.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
 
@@ -202,7 +184,7 @@ class Retuner:
 
     def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for part, names in _STATE.items():
-            owner = getattr(self, part) if part else self
+            owner = attrgetter(part)(self) if part else self
             yield from ((name, getattr(owner, name)) for name in names)
 
     def best_rate(self, row: int) -> float:
@@ -255,7 +237,7 @@ class Retuner:
             if jumped[where]:
                 if each.trial:  # it is not over
                     each.put_off(step)
-                    self._budget.grant(where[0])
+                    self._disturbances.budget.grant(where[0])
                 elif not self._early(step)[where] or each.saw_near(
                     self.allocator.tables[where[1]].step_seconds, present
                 ):
@@ -284,7 +266,7 @@ class Retuner:
             if not each.shows(self.allocator.tables[device].step_seconds, present, least):
                 return False
         if each.wait == FIRST_WAIT_STEPS:
-            self._budget.grant(row)
+            self._disturbances.budget.grant(row)
         each.trial = home
         return True
 
@@ -324,7 +306,7 @@ class Retuner:
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
         only_returns = not (self._off()[row] | self._disturbances.tried(row))[batches != present].any()
-        if share <= self._budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
+        if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):
@@ -332,7 +314,7 @@ class Retuner:
         self.batches[row] = batches
         self.detector.skip_next(batches != present, row)
         self.dirty[row] = False
-        self._budget.spend(row, batches != present, self.detector.level)
+        self._disturbances.budget.spend(row, batches != present, self.detector.level)
         return RetuneDecision(row, present, batches, gain)
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:

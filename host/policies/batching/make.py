@@ -15,7 +15,7 @@ from host.config.sync_section import TuningSection
 from host.core.tuning.batch_tuner import Batches, BatchTuner
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.fixed import FixedBatches
-from host.policies.batching.hypertune_rule import RetuneRules
+from host.policies.batching.retune_rules import RetuneRules
 from host.policies.batching.step_watts import StepWatts
 from host.policies.batching.user_tuner import UserTuner
 

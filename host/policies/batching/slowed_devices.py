@@ -10,6 +10,7 @@ import numpy as np
 
 from host.core.tuning.batch_tuner import Floats
 from host.policies.batching.detector import Flags
+from host.policies.batching.retune_budget import RetuneBudget
 
 # What is seen within so many steps of a new batch comes from that batch, and contradicts no other.
 EARLY_STEPS = 14
@@ -72,12 +73,18 @@ class SlowedDevice:
 
 
 class SlowedDevices:
-    """Those of many arrays' devices; and since when each has its present batch."""
+    """Those of many arrays' devices.
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    Attributes:
+        known: by array and device.
+        changed_at: (rows, devices) step since which each has its present batch.
+        budget: retunes that are left for them.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
         """Know of none."""
         self.known: dict[tuple[int, int], SlowedDevice] = {}
-        self.changed_at = np.zeros(shape, dtype=np.int64)
+        self.changed_at, self.budget = np.zeros(shape, dtype=np.int64), RetuneBudget(shape)
 
     def of_row(self, row: int) -> Iterator[tuple[int, SlowedDevice]]:
         """Yield the devices of an array that have one, and theirs."""

@@ -13,7 +13,8 @@ from host.core.tuning.batch_tuner import Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.forecast import PRIOR_STEPS, Drifts, Durations
-from host.policies.batching.hypertune_rule import Retuner, RetuneRules
+from host.policies.batching.hypertune_rule import Retuner
+from host.policies.batching.retune_rules import RetuneRules
 from tests.support.examples import examples
 
 BATCHES = np.arange(1.0, 201.0)

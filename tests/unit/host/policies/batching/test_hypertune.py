@@ -11,7 +11,7 @@ from firmware_agent.common.errors import ConfigurationError, DeviceError
 from host.core.tuning.batch_tuner import BatchTuner, Floats, Retune
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.hypertune import HyperTune
-from host.policies.batching.hypertune_rule import RetuneRules
+from host.policies.batching.retune_rules import RetuneRules
 from tests.support.examples import examples
 from tests.support.tuning import line
 
