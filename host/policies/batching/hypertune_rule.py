@@ -209,11 +209,10 @@ class Retuner:
         self._durations.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
         waits = news & ~slower & self.detector.deviating.any(axis=1)
         self._durations.recheck[waits, 0] = step + self._rules.window - self.detector.longest[waits]
-        news = news & ~waits
         come = step >= self._durations.recheck[:, 0]
         self._durations.recheck[come, 1] *= 2
         self._durations.recheck[come, 0] = step + self._durations.recheck[come, 1]
-        return news | come
+        return (news & ~waits) | come
 
     def _settle(self, changed: Flags) -> None:
         """Take levels near the tables' for the tables'."""
@@ -350,9 +349,9 @@ class Retuner:
         usual = float(np.quantile(self.detector.estimate(row)[alive], 0.5, method="lower"))
         safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row], usual)
         shared = safely.fill(safely.best_target(safe, largest, int(self._initial.sum())), safe, largest)
-        undisturbed = not self._off()[row][alive].any()
-        best = plan if undisturbed else allocator.trim(kept, self._initial)
-        better = 1 + (BETTER_THAN_PLAN if undisturbed else PREFERENCE)
+        best, better = allocator.trim(kept, self._initial), 1 + PREFERENCE
+        if not self._off()[row][alive].any():
+            best, better = plan, 1 + BETTER_THAN_PLAN
         for other in (plan, allocator.trim(shared, self._initial)):
             if allocator.rate(other, slowdowns) > better * allocator.rate(best, slowdowns):
                 best = other

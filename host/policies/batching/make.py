@@ -45,8 +45,12 @@ class TunerArguments:
 
 def make_rules(tuning: TuningSection, watts: StepWatts | None = None) -> RetuneRules:
     """Return the rules of retunes that a job file has; `watts` are the array's, for objective `energy`."""
-    kept = watts if tuning.objective == "energy" else None
-    return RetuneRules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps, watts=kept)
+    return RetuneRules(
+        window=tuning.window,
+        threshold=tuning.threshold,
+        cost_steps=tuning.cost_steps,
+        watts=watts if tuning.objective == "energy" else None,
+    )
 
 
 def make_tuner(section: TunerSection, arguments: TunerArguments, plugin: Plugin | None = None) -> BatchTuner:

@@ -41,8 +41,7 @@ class RetuneBudget:
         self.left += np.where(self.left < 1, 1 / REST_STEPS, 0.0)
         rise = np.where(changed & ~early, level - self.reference, 0.0)
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
-        more = np.minimum(MOST, np.maximum(self.left, 0) + SLOWER)
-        self.left = np.where((rise >= clear).any(axis=1), more, self.left)
+        self.left = np.where((rise >= clear).any(axis=1), np.minimum(MOST, self.left + SLOWER), self.left)
         self.left = np.where(((rise <= -clear) | settled).any(axis=1), np.maximum(self.left, FASTER), self.left)
         small = np.where(np.abs(rise) < clear, np.abs(rise), 0.0).max(axis=1)
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY

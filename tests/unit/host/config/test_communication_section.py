@@ -140,6 +140,16 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     assert hashlib.sha256(msgspec.json.encode([devices, host, old, None, []], order="sorted")).hexdigest() == hashes[0]
 
 
+def test_a_run_that_saves_joules_is_another_run() -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 1}]})
+    content = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync"}
+    saving = content | {"sync": {"tuning": {"objective": "energy"}}}
+    jobs = [parse_config(each, JobConfig, "j") for each in (content, saving)]
+    assert len({job_sha256(array, each, None, []) for each in jobs}) == 2
+    with pytest.raises(ConfigurationError, match="objective"):
+        parse_config(content | {"sync": {"tuning": {"objective": "watts"}}}, JobConfig, "j")
+
+
 ARRAYS: dict[str, dict[str, Any]] = {
     "qemu": {"engine": "qemu"},
     "wall": {"engine": "native", "clock": "wall"},
