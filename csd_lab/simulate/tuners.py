@@ -12,6 +12,7 @@ from host.core.tuning.batch_tuner import Batches, BatchTuner
 from host.policies.batching.make import TunerArguments, make_rules
 from host.policies.batching.make import make_tuner as make_policy
 from host.policies.batching.stannis import plan_batches
+from host.policies.batching.step_watts import StepWatts
 
 
 def make_tuner(
@@ -38,7 +39,10 @@ def make_tuner(
     steady = tuner == "none"
     batches = np.full(len(tree.names), batch_size) if steady else plan(tree, settings)
     tree.check_batches(batches)
-    arguments = TunerArguments(tree.tables, batches, tree.names, steps, tree.sync_seconds(), make_rules(settings))
+    nodes = [kind.profile for kind in tree.kinds]
+    hosts = [block.nodes.kinds[-1].profile for block in tree.blocks if not block.nodes.trains for _ in block.servers]
+    rules = make_rules(settings, StepWatts.of(nodes, nodes + hosts))
+    arguments = TunerArguments(tree.tables, batches, tree.names, steps, tree.sync_seconds(), rules)
     return make_policy(tuner, arguments, plugin)
 
 

@@ -24,6 +24,8 @@ class TuningSection(Config):
         threshold: a step that takes this share longer, or shorter, than believed counts as a deviation (HyperTune).
         window: so many deviations in a row, the same way, are a change: a blip that is shorter never retunes.
         cost_steps: what a retune costs, in steps of the present length.
+        objective: what HyperTune makes of the plan's batches: the most records per second (``rate``), or per joule by
+            the profiles' watts (``energy``).
     """
 
     knee: float = Field(default=0.05, ge=0, lt=1, allow_inf_nan=False)
@@ -33,6 +35,7 @@ class TuningSection(Config):
     threshold: float = Field(default=0.08, gt=0, le=1, allow_inf_nan=False)
     window: int = Field(default=3, ge=1, le=1000)
     cost_steps: float = Field(default=0.1, ge=0, le=1e6, allow_inf_nan=False)
+    objective: Literal["rate", "energy"] = "rate"
 
 
 class OptimiserSection(Config):

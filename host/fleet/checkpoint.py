@@ -78,8 +78,9 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         excluded["communication"] = True
     if getattr(job.strategy, "update_norm", None) is None:
         excluded["strategy"] = {"update_norm"}
-    if job.sync.max_host_share == 1:
-        excluded["sync"] = {"max_host_share"}
+    excluded["sync"] = ({"max_host_share": True} if job.sync.max_host_share == 1 else {}) | (
+        {"tuning": {"objective"}} if job.sync.tuning.objective == "rate" else {}
+    )
     content = job.model_dump(mode="json", exclude=excluded)
     for former, key in job.sync.former_keys.items():
         content["sync"][former] = content["sync"].pop(key)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
@@ -25,6 +26,7 @@ from host.policies.batching.device_speeds import DeviceClass, device_classes, sp
 from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.batching.record_limit import LimitedTuner
 from host.policies.batching.stannis import plan_batches, plan_shards
+from host.policies.batching.step_watts import StepWatts
 from host.training.sampler import OUTSTANDING, EpochQueue, QueueState
 
 _NOT_COVERED = (
@@ -62,6 +64,7 @@ class SyncPlan:
         sync_seconds: what the exchange and the host's own work add to each step.
         plugin: the job's tuner, if it is one of the user's own.
         most_records: of a step, that the host has room for; None if it computes nothing of the model.
+        watts: of the array; None if nobody knows.
     """
 
     job: JobConfig
@@ -74,6 +77,7 @@ class SyncPlan:
     sync_seconds: float = 0.0
     plugin: Plugin | None = None
     most_records: int | None = None
+    watts: StepWatts | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -144,7 +148,7 @@ class SyncPlan:
         return LimitedTuner(tuner, tables, self.most_records, tell)
 
     def _make_tuner(self, tables: list[SpeedTable] | None) -> BatchTuner:
-        rules = make_rules(self.job.sync.tuning)
+        rules = make_rules(self.job.sync.tuning, self.watts)
         # With private records an epoch can be as long as the slowest device needs for its own: who takes records over
         # then has public ones again, and each epoch gets longer.
         shared = not any(self.private_sizes) and self.public_size >= sum(self.batches)
@@ -163,6 +167,7 @@ class SyncPlan:
             classes={node: self.classes[node] for node in nodes if node in self.classes},
             batches=tuple(batches),
             sync_seconds=sync_seconds,
+            watts=self.watts and replace(self.watts, computing=self.watts.computing[list(numbers)]),
         )
 
 
@@ -209,7 +214,9 @@ def make_plan(
         planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)
         batches = tuple(int(batch) for batch in planned.batches)
     sizes = records.private_sizes, records.public_size
-    return SyncPlan(job, nodes, *sizes, classes, expected, batches, sync_seconds)
+    profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
+    watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
+    return SyncPlan(job, nodes, *sizes, classes, expected, batches, sync_seconds, watts=watts)
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:

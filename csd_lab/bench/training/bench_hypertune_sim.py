@@ -22,7 +22,8 @@ from csd_lab.tune.equal_batches import plan_equal
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.policies.batching.device_speeds import device_classes
-from host.policies.batching.hypertune_rule import Retuner, RetuneRules
+from host.policies.batching.hypertune_rule import Retuner
+from host.policies.batching.retune_rules import RetuneRules
 from host.policies.batching.stannis import plan_batches
 
 TRACES, CHUNK, PROCESSES = 1000, 125, 2

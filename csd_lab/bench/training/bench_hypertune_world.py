@@ -14,11 +14,12 @@ import numpy as np
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, spread_over
 from csd_lab.bench.training import hypertune_development_seeds, hypertune_final_seeds
-from csd_lab.bench.training.hypertune_case import describe, draw_case, oracle, play
+from csd_lab.bench.training.hypertune_case import describe, draw_case, for_energy, oracle, play
 from csd_lab.bench.training.hypertune_ranges import KINDS, WorldRanges
 from host.policies.batching.make import make_tuner
 
 PROCESSES = 2
+_MEANS = ("static_over_oracle", "energy_over_oracle", "rate_energy_over_oracle")
 # Quantile 0.975 of Student's distribution by degrees of freedom; others are between.
 _STUDENT = {5: 2.571, 9: 2.262, 11: 2.201, 19: 2.093, 24: 2.064, 49: 2.010, 99: 1.984, 10_000: 1.960}
 
@@ -33,7 +34,9 @@ def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
     Figures: `rate_over_oracle`, records over those that the oracle does in the same seconds of each period, mean over
     seeds and kinds; `rate_over_oracle_low`, lower end of its 95 % interval over seeds; `worst` case; `retunes_max`
     from the beginning of one disturbance to that of the next, bursts of three steps and more included; the means of
-    each kind; `static_over_oracle`, the plan's batches kept. `--quick` takes the seeds of development in place of the
+    each kind; `static_over_oracle`, the plan's batches kept; `energy_over_oracle`, records per joule with objective
+    `energy` over those of an oracle that saves joules, and `rate_energy_over_oracle`, the same of objective `rate`.
+    `--quick` takes the seeds of development in place of the
     final ones. Clock: modelled.
     """
     began = time.monotonic()
@@ -56,11 +59,15 @@ def play_case(chosen: tuple[str, int]) -> dict[str, Any]:
     best = oracle(case)
     rates = [rate for rate, _ in best]
     tuned, static = play(case), play(case, partial(make_tuner, "stannis"))
+    saving, least = play(for_energy(case)), [rate for rate, _ in oracle(case, energy=True)]
     return {
         "kind": kind,
         "seed": seed,
         "over_oracle": tuned.over(rates),
         "static_over_oracle": static.over(rates),
+        "energy_over_oracle": saving.energy_over(least),
+        "rate_energy_over_oracle": tuned.energy_over(least),
+        "energy_retunes_per_disturbance": saving.retunes_per_disturbance,
         "retunes": tuned.retunes,
         "retunes_per_disturbance": tuned.retunes_per_disturbance,
         "period_rates": [r / s for r, s in zip(tuned.period_records, tuned.period_seconds, strict=True)],
@@ -79,7 +86,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         "worst": float(min(row["over_oracle"] for row in rows)),
         "retunes_max": float(max(max(row["retunes_per_disturbance"]) for row in rows)),
         "retunes_mean": float(np.mean([count for row in rows for count in row["retunes_per_disturbance"]])),
-        "static_over_oracle": float(np.mean([row["static_over_oracle"] for row in rows])),
+        **{name: float(np.mean([row[name] for row in rows])) for name in _MEANS},
     }
     for kind in KINDS:
         own = [row for row in rows if row["kind"] == kind]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from csd_lab.bench.training.hypertune_disturbances import DisturbanceCourse, draw_course, join_periods
-from csd_lab.bench.training.hypertune_drives import Seconds, WorldArray, draw_array
-from csd_lab.bench.training.hypertune_oracle import Whole, best_batches
-from csd_lab.bench.training.hypertune_ranges import KINDS, WorldRanges
+from csd_lab.bench.training.hypertune_drives import HOST_KIND, Seconds, WorldArray, draw_array, scaled
+from csd_lab.bench.training.hypertune_oracle import Watts, Whole, best_batches
+from csd_lab.bench.training.hypertune_ranges import KINDS, WattRanges, WorldRanges
 from host.config.sync_section import TuningSection
 from host.core.tuning.batch_tuner import BatchTuner
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.batching.stannis import plan_batches
+from host.policies.batching.step_watts import StepWatts
 
 MakeTuner = Callable[[TunerArguments], BatchTuner]
 
@@ -30,12 +31,14 @@ class WorldCase:
         course: what happens to them.
         arguments: what the tuner is told.
         exchange_seconds: what is true of each step.
+        watts: of the array.
     """
 
     array: WorldArray
     course: DisturbanceCourse
     arguments: TunerArguments
     exchange_seconds: float
+    watts: Watts
 
     @property
     def records(self) -> int:
@@ -48,19 +51,25 @@ class WorldOutcome:
     """What came of a case.
 
     Attributes:
-        period_records, period_seconds: of each period.
+        period_records, period_seconds, period_joules: of each period.
         retunes: (step, seconds that the step took, batches from the next one on) of each retune.
         retunes_per_disturbance: from the beginning of each to that of the next, long bursts included.
     """
 
     period_records: tuple[float, ...]
     period_seconds: tuple[float, ...]
+    period_joules: tuple[float, ...]
     retunes: tuple[tuple[int, float, tuple[int, ...]], ...]
     retunes_per_disturbance: tuple[int, ...]
 
     def over(self, rates: Sequence[float]) -> float:
         """Return its records over those that an oracle with these rates does in the same seconds of each period."""
         possible = sum(rate * seconds for rate, seconds in zip(rates, self.period_seconds, strict=True))
+        return sum(self.period_records) / possible
+
+    def energy_over(self, rates: Sequence[float]) -> float:
+        """Return the same of an oracle with these records per joule, in the same joules of each period."""
+        possible = sum(rate * joules for rate, joules in zip(rates, self.period_joules, strict=True))
         return sum(self.period_records) / possible
 
 
@@ -84,7 +93,24 @@ def draw_case(seed: int, kind: str, ranges: WorldRanges | None = None) -> WorldC
     course = draw_course(draw, kind, array, float(plan.compute_seconds.max()), ranges.disturbance)
     names = [f"csd-{number:02}" for number in range(len(own))]
     arguments = TunerArguments(own, plan.batches, names, len(course.factors), told, make_rules(tuning), True)
-    return WorldCase(array, course, arguments, exchange)
+    # Drawn apart, so that the rest is as it was before there were watts.
+    return WorldCase(array, course, arguments, exchange, _draw_watts(seed, array, ranges.watts))
+
+
+def for_energy(case: WorldCase) -> WorldCase:
+    """Return the same case with a tuner that is told the watts, and to save joules."""
+    rules = make_rules(TuningSection(objective="energy"), StepWatts(*case.watts))
+    return replace(case, arguments=replace(case.arguments, tuning_rules=rules))
+
+
+def _draw_watts(seed: int, array: WorldArray, ranges: WattRanges) -> Watts:
+    """Draw what the classes of an array draw; the host waits whether it trains or not."""
+    draw = np.random.default_rng([seed, len(KINDS)])
+    drives = [(scaled(draw, ranges.drive_waiting), scaled(draw, ranges.drive_computing)) for _ in range(2)]
+    host = scaled(draw, ranges.host_waiting), scaled(draw, ranges.host_computing)
+    own = [host if kind == HOST_KIND else drives[kind] for kind in array.kinds]
+    waiting = sum(idle for idle, _ in own) + (0.0 if HOST_KIND in array.kinds else host[0])
+    return waiting, np.array([computing for _, computing in own])
 
 
 def play(case: WorldCase, make: MakeTuner | None = None) -> WorldOutcome:
@@ -96,7 +122,7 @@ def play(case: WorldCase, make: MakeTuner | None = None) -> WorldOutcome:
     tuner = make_tuner("hypertune", case.arguments) if make is None else make(case.arguments)
     steps = len(case.course.factors)
     charged = _Clock(case)
-    records, lengths = np.zeros(steps), np.zeros(steps)
+    records, lengths, busy = np.zeros(steps), np.zeros(steps), np.zeros(steps)
     retunes: list[tuple[int, float, tuple[int, ...]]] = []
     for first, end, period in join_periods(case.course.periods):
         for number in range(first, end):
@@ -107,23 +133,31 @@ def play(case: WorldCase, make: MakeTuner | None = None) -> WorldOutcome:
             seconds = charged.seconds(period.seconds, np.maximum(batches, probes), number)
             lengths[number] += float(seconds[batches > 0].max(initial=0.0)) + case.exchange_seconds
             records[number] = batches.sum()
+            busy[number] = float(case.watts[1] @ seconds)
             observed = np.where(np.maximum(batches, probes) > 0, seconds, np.nan)
             retune = tuner.observe(number + 1, observed, steps - number - 1)
             if retune is not None:
                 lengths[number] += case.array.retune_steps * lengths[number]
                 retunes.append((number + 1, float(lengths[number]), tuple(map(int, retune.batches))))
-    return _outcome(case, records, lengths, retunes)
+    return _outcome(case, records, lengths, busy, retunes)
 
 
-def oracle(case: WorldCase) -> list[tuple[float, Whole]]:
-    """Return the highest rate of each period, records per second, and the batches that have it.
+def oracle(case: WorldCase, energy: bool = False) -> list[tuple[float, Whole]]:
+    """Return the highest rate of each period, records per second or per joule, and the batches that have it.
 
     It knows when each period begins and what all in it will take, and changes batches for nothing. Its steps have no
     more records than the plan's, and no device more than its memory holds.
     """
     largest = np.array([len(seconds) for seconds in case.array.seconds])
     return [
-        best_batches(period, case.course.factors[first:end], case.exchange_seconds, case.records, largest)
+        best_batches(
+            period,
+            case.course.factors[first:end],
+            case.exchange_seconds,
+            case.records,
+            largest,
+            case.watts if energy else None,
+        )
         for first, end, period in join_periods(case.course.periods)
     ]
 
@@ -153,10 +187,15 @@ class _Clock:
 
 
 def _outcome(
-    case: WorldCase, records: Seconds, lengths: Seconds, retunes: list[tuple[int, float, tuple[int, ...]]]
+    case: WorldCase,
+    records: Seconds,
+    lengths: Seconds,
+    busy: Seconds,
+    retunes: list[tuple[int, float, tuple[int, ...]]],
 ) -> WorldOutcome:
     spans = join_periods(case.course.periods)
-    of_periods = [tuple(float(values[first:end].sum()) for first, end, _ in spans) for values in (records, lengths)]
+    joules = case.watts[0] * lengths + busy
+    sums = [tuple(float(values[first:end].sum()) for first, end, _ in spans) for values in (records, lengths, joules)]
     edges = [0, *case.course.beginnings[1:], len(records) + 1]
     counts, _ = np.histogram([step for step, *_ in retunes], edges)
-    return WorldOutcome(of_periods[0], of_periods[1], tuple(retunes), tuple(map(int, counts)))
+    return WorldOutcome(sums[0], sums[1], sums[2], tuple(retunes), tuple(map(int, counts)))

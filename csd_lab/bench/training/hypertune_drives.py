@@ -14,6 +14,8 @@ import numpy.typing as npt
 from csd_lab.bench.training.hypertune_ranges import ArrayRanges, Range, WholeRange
 
 Seconds = npt.NDArray[np.float64]
+# Number of the host's class; drives are of class 0 or 1.
+HOST_KIND = 2
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class WorldArray:
     Attributes:
         seconds: of each device those of batches of 1 to the largest that its memory holds, undisturbed.
         tables: of each device's class what calibration says of the same; devices of a class share one.
+        kinds: number of each device's class.
         slow_batch: of the plan; None for the planner's own choice.
         exchange_share: seconds of the exchange, in steps.
         told_exchange: what the tuner is told of it over the true one.
@@ -31,6 +34,7 @@ class WorldArray:
 
     seconds: tuple[Seconds, ...]
     tables: tuple[Seconds, ...]
+    kinds: tuple[int, ...]
     slow_batch: int | None
     exchange_share: float
     told_exchange: float
@@ -53,12 +57,13 @@ def draw_array(draw: np.random.Generator, ranges: ArrayRanges) -> WorldArray:
     if draw.uniform() < ranges.host_chance:
         speed = scaled(draw, ranges.host_speed)
         classes.append(_curve(record / speed, setup * speed**0.5, 1e9, 1.0, whole(draw, ranges.host_records)))
-        kinds.append(2)
+        kinds.append(HOST_KIND)
     error = draw.uniform(*ranges.table_error)
     tables = [_calibrated(draw, curve, error) for curve in classes]
     return WorldArray(
         seconds=tuple(classes[kind] for kind in kinds),
         tables=tuple(tables[kind] for kind in kinds),
+        kinds=tuple(kinds),
         slow_batch=None if draw.uniform() < ranges.knee_chance else whole(draw, ranges.slow_batch, in_logarithm=True),
         exchange_share=scaled(draw, ranges.exchange),
         told_exchange=float(np.exp(draw.uniform(*ranges.exchange_error) * draw.standard_normal())),

@@ -95,11 +95,27 @@ class DisturbanceRanges:
 
 
 @dataclass(frozen=True)
+class WattRanges:
+    """What the watts of arrays are drawn from.
+
+    Attributes:
+        drive_waiting, drive_computing: of a drive that is on, and so many more while it computes; of each class.
+        host_waiting, host_computing: of the host with its chassis.
+    """
+
+    drive_waiting: Range = (1.0, 6.0)
+    drive_computing: Range = (1.0, 8.0)
+    host_waiting: Range = (20.0, 150.0)
+    host_computing: Range = (20.0, 120.0)
+
+
+@dataclass(frozen=True)
 class WorldRanges:
     """All that a case is drawn from."""
 
     array: ArrayRanges = field(default_factory=ArrayRanges)
     disturbance: DisturbanceRanges = field(default_factory=DisturbanceRanges)
+    watts: WattRanges = field(default_factory=WattRanges)
 
 
 KINDS = ("factor", "bandwidth", "extra", "bursts")

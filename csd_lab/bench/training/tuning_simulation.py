@@ -19,9 +19,6 @@ from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Flags
 from host.training.sync.stragglers import DeviceProgress, give_up_seconds
 
-# So many targets of a device are tried by the oracle: all of them, for any batch that fits.
-_ALL_TARGETS = 1 << 16
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -174,7 +171,7 @@ def oracle(scenario: Scenario, trace: SlowdownTrace) -> tuple[Floats, Floats]:
 
     In each step it has the highest rate that any batches have, none larger than the plan's.
     """
-    allocator = Allocator(scenario.tables, scenario.sync_seconds, _ALL_TARGETS)
+    allocator = Allocator(scenario.tables, scenario.sync_seconds)
     dead = np.isnan(trace.slowdowns)
     known = np.where(dead, 1.0, trace.slowdowns)
     records, seconds = np.empty(len(known)), np.empty(len(known))

@@ -4,6 +4,10 @@ With slowdowns s_i, a target T gives every device ``b_i(T) = max{b <= cap_i : s_
 rate ``X(T) = min(sum b_i(T), most) / (max_i s_i tau_i(b_i(T)) + sync)``. Between
 two T at which some b_i grows, X is constant, so the best T is one of the ``s_i tau_i(b)``: all are tried. A device
 whose batch is 0 there is parked.
+
+With the watts of the array the *rate* is per joule in place of per second: ``sum b_i / (W (max_i s_i tau_i + sync)
++ sum_i P_i s_i tau_i)``, with W watts of all that waits and P_i more of a device that computes. W = 1, P = 0: records
+per second.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import numpy as np
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.stannis import apportion
+from host.policies.batching.step_watts import StepWatts
 
 # A batch that takes exactly the target must not be lost to rounding.
 _ROUNDING = 1 + 1e-9
@@ -23,16 +28,17 @@ _ROUNDING = 1 + 1e-9
 class Allocator:
     """Answers for one array, of which it knows tables and largest batches."""
 
-    def __init__(self, tables: Sequence[SpeedTable], sync_seconds: float, most_targets: int = 64) -> None:
+    def __init__(self, tables: Sequence[SpeedTable], sync_seconds: float, watts: StepWatts | None = None) -> None:
         """Take the array's devices.
 
         Args:
             tables: of each device, in participant order; devices of a class share one.
             sync_seconds: what the exchange adds to each step.
-            most_targets: so many targets of each device are tried, spread over its batches.
+            watts: of the array, for records per joule; None for records per second.
         """
+        self.watts = watts or StepWatts(1.0, np.zeros(len(tables)))
         classes = list({id(table): table for table in tables}.values())
-        self.tables, self.sync_seconds, self._most = list(tables), sync_seconds, most_targets
+        self.tables, self.sync_seconds = list(tables), sync_seconds
         self._curves = [table.step_seconds for table in classes]
         self._class_of = np.array([next(n for n, own in enumerate(classes) if own is table) for table in tables])
         self._members = [np.flatnonzero(self._class_of == number) for number in range(len(classes))]
@@ -45,7 +51,7 @@ class Allocator:
         if not own:
             return self
         tables = [SpeedTable(each.name, own[n]) if n in own else each for n, each in enumerate(self.tables)]
-        return Allocator(tables, self.sync_seconds, self._most)
+        return Allocator(tables, self.sync_seconds, self.watts)
 
     def table_seconds(self, batches: Batches) -> Floats:
         """Return tau_i(b_i), (..., devices); 0 for a batch of 0."""
@@ -56,9 +62,10 @@ class Allocator:
         return np.asarray((self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds)
 
     def rate(self, batches: Batches, slowdowns: Floats) -> float:
-        """Return records per second; 0 if no device has any."""
-        total = int(batches.sum())
-        return total / float(self.step_seconds(batches, slowdowns)) if total else 0.0
+        """Return records per second, or per joule; 0 if no device has any."""
+        total, busy = int(batches.sum()), float(self.watts.computing @ (self.table_seconds(batches) * slowdowns))
+        cost = self.watts.waiting * float(self.step_seconds(batches, slowdowns)) + busy
+        return total / cost if total else 0.0
 
     def fill(self, target_seconds: float, slowdowns: Floats, caps: Batches) -> Batches:
         """Return b_i(T), (devices,)."""
@@ -79,14 +86,16 @@ class Allocator:
         curves = self._groups(slowdowns, caps)
         if not curves:
             return 0.0
-        targets = np.unique(np.concatenate([self._thin(curve) for curve, _ in curves]))
-        # Records that are done by T: every point of a curve up to T stands for one record of each of its devices.
-        points = np.concatenate([curve for curve, _ in curves])
+        # Done by T: every point of a curve up to T stands for one record of each of its devices, and more computing.
+        points = np.concatenate([curve for curve, *_ in curves])
         order = np.argsort(points)
-        counts = np.repeat([count for _, count in curves], [len(curve) for curve, _ in curves])
-        done = np.concatenate([[0], np.cumsum(counts[order])])
-        totals = done[np.searchsorted(points[order], targets * _ROUNDING, side="right")]
-        rates = np.minimum(totals, totals[-1] if most_records is None else most_records) / (targets + self.sync_seconds)
+        counts = np.repeat([count for _, count, _ in curves], [len(curve) for curve, *_ in curves])
+        joules = np.concatenate([count * watts * np.diff(curve, prepend=0.0) for curve, count, watts in curves])
+        done, busy = (np.concatenate([[0], np.cumsum(each[order])]) for each in (counts, joules))
+        targets = np.unique(points)
+        upto = np.searchsorted(points[order], targets * _ROUNDING, side="right")
+        records = np.minimum(done[upto], done[-1] if most_records is None else most_records)
+        rates = records / (self.watts.waiting * (targets + self.sync_seconds) + busy[upto])
         return float(targets[len(rates) - 1 - int(rates[::-1].argmax())])
 
     @staticmethod
@@ -95,16 +104,11 @@ class Allocator:
         excess = int(batches.sum() - plan.sum())
         return batches - apportion(excess, np.maximum(0, batches - plan)) if excess > 0 else batches
 
-    def _groups(self, slowdowns: Floats, caps: Batches) -> list[tuple[Floats, int]]:
-        """Return the seconds of 1 to its largest batch of a device of each kind, and how many there are."""
-        kinds = np.stack([self._class_of, slowdowns, caps], axis=1)[caps > 0]
+    def _groups(self, slowdowns: Floats, caps: Batches) -> list[tuple[Floats, int, float]]:
+        """Return of each kind of device the seconds of 1 to its largest batch, how many there are, and its watts."""
+        kinds = np.stack([self._class_of, slowdowns, caps, self.watts.computing], axis=1)[caps > 0]
         each, counts = np.unique(kinds, axis=0, return_counts=True)
         return [
-            (self._curves[int(kind)][: int(cap)] * slow, count)
-            for (kind, slow, cap), count in zip(each, counts, strict=True)
+            (self._curves[int(kind)][: int(cap)] * slow, count, watts)
+            for (kind, slow, cap, watts), count in zip(each, counts, strict=True)
         ]
-
-    def _thin(self, curve: Floats) -> Floats:
-        if len(curve) <= self._most:
-            return curve
-        return curve[np.linspace(0, len(curve) - 1, self._most).round().astype(np.int64)]

@@ -109,6 +109,11 @@ class Detector:
         """Devices whose last observed steps were beyond the threshold, not yet for a whole window."""
         return np.asarray(self._large.length != 0)
 
+    @property
+    def longest(self) -> npt.NDArray[np.int64]:
+        """(rows,) how many steps in a row a device of each has been deviating for, the most of them."""
+        return np.asarray(np.abs(self._large.length).max(axis=-1))
+
     def observe(self, log_ratio: Floats) -> SpeedChanges:
         """Take log(observed / the table's seconds) of one step; NaN, for nothing observed, changes nothing."""
         here = np.isfinite(log_ratio)

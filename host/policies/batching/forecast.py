@@ -11,8 +11,6 @@ from host.policies.batching.detector import Flags
 PRIOR_STEPS = 64.0
 # So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
 RECHECK_STEPS = 16
-# What a retune counts for in `Durations.recent` halves in so many steps.
-HALF_STEPS = 200.0
 # A device that became slower twice within so many steps, by about as much and without recovering, is drifting: it is
 # expected to be where the same rate leads so much later.
 DRIFT_STEPS, LOOKAHEAD_STEPS, ABOUT = 40, 24, 3.0
@@ -30,7 +28,6 @@ class Durations:
     lasted.
 
     Attributes:
-        recent: (rows,) retunes, a quarter of those that undo nothing, old ones counted less.
         recheck: (rows, 2) step after which an array is thought over without a new cause, and how long after the last.
     """
 
@@ -38,12 +35,10 @@ class Durations:
         """Know nothing."""
         self.steps = np.full((rows, 2), PRIOR_STEPS)
         self.ends = np.ones((rows, 2))
-        self.recent = np.zeros(rows)
         self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
 
     def observe(self, was_off: Flags, off: Flags, alive: Flags) -> None:
         """Take which devices were off their tables' speeds before a step and are after it, of those that live."""
-        self.recent *= 0.5 ** (1 / HALF_STEPS)
         self.steps += np.stack([(off & alive).sum(axis=1), (~off & alive).sum(axis=1)], axis=1)
         self.ends += np.stack([(was_off & ~off & alive).sum(axis=1), (~was_off & off & alive).sum(axis=1)], axis=1)
 

@@ -12,7 +12,8 @@ from host.config.plugins.kinds import TUNER
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.detector import Flags
-from host.policies.batching.hypertune_rule import RetuneDecision, Retuner, RetuneRules
+from host.policies.batching.hypertune_rule import RetuneDecision, Retuner
+from host.policies.batching.retune_rules import RetuneRules
 
 
 @TUNER.register("hypertune", "Batches of `stannis`, kept right while devices become slower and faster.")

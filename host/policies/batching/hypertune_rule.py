@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from statistics import NormalDist
 from typing import Any
 
@@ -20,51 +21,31 @@ from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Detector, Flags
 from host.policies.batching.forecast import RECHECK_STEPS, Drifts, Durations
-from host.policies.batching.slowed_devices import EARLY_STEPS, SlowedDevice, SlowedDevices, fit_levels
+from host.policies.batching.retune_budget import MOST
+from host.policies.batching.retune_rules import RetuneRules
+from host.policies.batching.slowed_devices import EARLY_STEPS, FIRST_WAIT_STEPS, SlowedDevice, SlowedDevices, fit_levels
 
 # Seconds of every device's batches, and what they are multiplied by.
 Pace = tuple[Allocator, Floats]
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
 PREFERENCE = 0.01
-# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds. For
-# each retune of late that becomes so many times as much; what wins more than `LARGE_GAIN` is put off less.
-MIN_GAIN, SMALL_BACK_OFF, LARGE_GAIN, LARGE_BACK_OFF = 0.005, 3.0, 0.04, 1.2
-# A device with less than this share of its batch of the plan gets it back whenever that pays; so many retunes of late
-# do not count where all that change are as fast as their tables.
-RETURNED, FREE_RETURNS = 0.8, 2
+# Where all are as fast as their tables the plan is left for what is so much faster by these.
+BETTER_THAN_PLAN = 0.05
 # A device that is off its table by no more keeps its batch, unless another target is better for all.
 SMALL = 0.05
 # The present batches are judged by levels that are so many standard errors lower.
 DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
-# A batch with which it is tried whether a disturbance is over shows it by so many times a jump's threshold.
-TRIAL_THRESHOLDS = 2.0
-# Nobody takes over more than makes its batch so many times the plan's.
-MOST_GROWTH = 4
+# A disturbance shows at a batch by so many times a jump's threshold.
+SHOWN_THRESHOLDS = 2.0
 _STATE = {
     "": ("batches", "alive", "dirty"),
-    "_durations": ("steps", "ends", "recent", "recheck"),
-    "_disturbances": ("changed_at", "moved"),
+    "_durations": ("steps", "ends", "recheck"),
+    "_disturbances": ("changed_at",),
+    "_disturbances.budget": ("left", "moves", "reference"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
-
-
-@dataclass(frozen=True)
-class RetuneRules:
-    """When a retune is made (see `host.config.sync_section.TuningSection`).
-
-    Attributes:
-        threshold: a step that takes this share longer or shorter than believed is a deviation.
-        window: so many in a row, the same way, are a change.
-        cost_steps: what a retune costs, in steps of the present length.
-        probe_steps: a parked device computes a record every so many steps, to be seen when it recovers.
-    """
-
-    threshold: float = 0.08
-    window: int = 3
-    cost_steps: float = 0.1
-    probe_steps: int = 8
 
 
 @dataclass(frozen=True)
@@ -105,10 +86,10 @@ class Retuner:
     ) -> None:
         """Begin with the plan's batches, (devices,): the largest that a device gets, unless devices share records."""
         shape = (rows, len(tables))
-        self.allocator = Allocator(tables, sync_seconds)
+        self.allocator = Allocator(tables, sync_seconds, rules.watts)
         self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
-        most = [table.largest_batch for table in tables]
-        self._largest = np.minimum(MOST_GROWTH * batches, most) if shares_records else self._initial
+        most = [min(table.largest_batch, int(batches.sum())) for table in tables]
+        self._largest = np.where(batches > 0, most, 0) if shares_records else self._initial
         self.batches = np.broadcast_to(batches, shape).copy()
         self.alive = np.ones(shape, dtype=np.bool_)
         self.detector = Detector(shape, rules.threshold, rules.window)
@@ -132,7 +113,7 @@ class Retuner:
 
         One whose last probe deviates is probed in every step until it is clear whether it has changed.
         """
-        due = (step % self._rules.probe_steps == 0) | self.detector.deviating
+        due = (step % self._rules.probe_steps == 0) | self.detector.deviating.any(axis=1, keepdims=True)
         parked = self.alive & (self.batches == 0) & (self._initial > 0)
         return np.asarray((parked & due).astype(np.int64))
 
@@ -152,10 +133,12 @@ class Retuner:
         if changed.any():
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
+        self._disturbances.budget.observe(changed, self.detector.level, self._early(step), over)
         over |= self._follow(changes.jumped, step)
         self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
-        due = self._due(np.any(changed, axis=1), step) | over.any(axis=1)
+        slower: Flags = np.any(self.detector.level > before, axis=1)
+        due = self._due(np.any(changed, axis=1), slower, step) | over.any(axis=1)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
         return [decision for decision in decided if decision is not None]
 
@@ -183,6 +166,7 @@ class Retuner:
         self.detector.skip_next(which | (self.batches != before))
         self._drifts.reset(which)
         self._disturbances.forget(which)
+        self._disturbances.budget.reference[which], self._disturbances.budget.left[which.any(axis=1)] = 0.0, MOST
         self.dirty |= which
         self._durations.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
 
@@ -194,13 +178,13 @@ class Retuner:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `dump` returned."""
         for name, array in self._arrays():
-            array[0] = state.get(name, array[0])  # of the release before: without `recent` and `changed_at`
+            array[0] = state.get(name, array[0])  # of the release before: without the budget
         self.detector.load_state(state["detector"])
         self._disturbances.load(state.get("disturbances", []))
 
     def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for part, names in _STATE.items():
-            owner = getattr(self, part) if part else self
+            owner = attrgetter(part)(self) if part else self
             yield from ((name, getattr(owner, name)) for name in names)
 
     def best_rate(self, row: int) -> float:
@@ -217,13 +201,18 @@ class Retuner:
         present = Allocator(believed.tables, 0.0).rate(self.batches[row], slowdowns)
         return max(present, records / target if target else 0.0)
 
-    def _due(self, news: Flags, step: int) -> Flags:
-        """Return which rows to think over: those with news, and those whose time has come."""
+    def _due(self, news: Flags, slower: Flags, step: int) -> Flags:
+        """Return which rows to think over: those with news, and those whose time has come.
+
+        Where devices have become faster and another may be about to, that is waited for: they go home with one retune.
+        """
         self._durations.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
+        waits = news & ~slower & self.detector.deviating.any(axis=1)
+        self._durations.recheck[waits, 0] = step + self._rules.window - self.detector.longest[waits]
         come = step >= self._durations.recheck[:, 0]
         self._durations.recheck[come, 1] *= 2
         self._durations.recheck[come, 0] = step + self._durations.recheck[come, 1]
-        return news | come
+        return (news & ~waits) | come
 
     def _settle(self, changed: Flags) -> None:
         """Take levels near the tables' for the tables'."""
@@ -234,16 +223,23 @@ class Retuner:
         """Return which devices are not as fast as their tables."""
         return np.asarray((self.detector.level != 0) | self._disturbances.hidden(self.detector.level))
 
+    def _early(self, step: int) -> Flags:
+        """Return of which devices what is seen comes from the batch that they have got."""
+        early = np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
+        return np.asarray((step - self._disturbances.changed_at <= early) & (self._disturbances.changed_at > 0))
+
     def _follow(self, jumped: Flags, step: int) -> Flags:
         """See which disturbances are others or over, and which may be; return of which devices to think for that."""
         news = np.zeros(jumped.shape, dtype=np.bool_)
         for where, each in list(self._disturbances.known.items()):
             since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
-            early = EARLY_STEPS if self.batches[where] else 2 * self._rules.probe_steps + 1
             if jumped[where]:
                 if each.trial:  # it is not over
                     each.put_off(step)
-                elif since > early or each.saw_near(self.allocator.tables[where[1]].step_seconds, present):
+                    self._disturbances.budget.grant(where[0])
+                elif not self._early(step)[where] or each.saw_near(
+                    self.allocator.tables[where[1]].step_seconds, present
+                ):
                     del self._disturbances.known[where]
             elif each.trial and self.batches[where] != each.trial:  # that did not pay
                 each.put_off(step, 1)
@@ -259,7 +255,7 @@ class Retuner:
         """Begin to try whether a disturbance is over that the present batch does not show; return whether it is."""
         row, device = where
         present, home = max(1, int(self.batches[where])), int(self._initial[device])
-        least = TRIAL_THRESHOLDS * float(self.detector.thresholds[where])
+        least = SHOWN_THRESHOLDS * float(self.detector.thresholds[where])
         if not each.slowed(least) or present >= home:  # it never was much, or the plan's batch does not show it
             del self._disturbances.known[where]
             return True
@@ -268,11 +264,9 @@ class Retuner:
             # Even one that leaves a batch of 1 unharmed would be seen here.
             if not each.shows(self.allocator.tables[device].step_seconds, present, least):
                 return False
-            each.trial = home
-            return True
-        levels, _ = self._levels(row, device, each)
-        shown = (present + 1 + np.flatnonzero(levels[present:home] >= least)).tolist()
-        each.trial = min([home, *shown, *each.slowed(least)])
+        if each.wait == FIRST_WAIT_STEPS:
+            self._disturbances.budget.grant(row)
+        each.trial = home
         return True
 
     def _levels(self, row: int, device: int, each: SlowedDevice) -> tuple[Floats, Floats]:
@@ -310,10 +304,8 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        returns = (batches > present) & (present < RETURNED * self._initial) & ~self._off()[row]
-        free = 0 if self._off()[row][batches != present].any() else FREE_RETURNS
-        least = 0.0 if returns.any() else _least_gain(float(self._durations.recent[row]) - free)
-        if share <= least or gain <= self._rules.cost_steps:
+        only_returns = not (self._off()[row] | self._disturbances.tried(row))[batches != present].any()
+        if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):
@@ -321,7 +313,7 @@ class Retuner:
         self.batches[row] = batches
         self.detector.skip_next(batches != present, row)
         self.dirty[row] = False
-        self._durations.recent[row] += self._disturbances.reverse(row, batches - present)
+        self._disturbances.budget.spend(row, batches != present, self.detector.level)
         return RetuneDecision(row, present, batches, gain)
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
@@ -349,8 +341,6 @@ class Retuner:
         caps, largest = np.where(alive, self._initial, 0), np.where(alive, self._largest, 0)
         safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row])
         plan = safely.fill(self._target, safe, caps)
-        if not self._off()[row][alive].any():
-            return plan
         rest = ~self.dirty[row] | ((np.abs(self.detector.estimate(row)) < SMALL) & (self.batches[row] >= caps))
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
         kept = safely.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
@@ -359,9 +349,11 @@ class Retuner:
         usual = float(np.quantile(self.detector.estimate(row)[alive], 0.5, method="lower"))
         safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row], usual)
         shared = safely.fill(safely.best_target(safe, largest, int(self._initial.sum())), safe, largest)
-        best = allocator.trim(kept, self._initial)
+        best, better = allocator.trim(kept, self._initial), 1 + PREFERENCE
+        if not self._off()[row][alive].any():
+            best, better = plan, 1 + BETTER_THAN_PLAN
         for other in (plan, allocator.trim(shared, self._initial)):
-            if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
+            if allocator.rate(other, slowdowns) > better * allocator.rate(best, slowdowns):
                 best = other
         return best
 
@@ -393,8 +385,3 @@ class Retuner:
     def _expected(self) -> Floats:
         """(rows, devices) table seconds of the present batches, of parked devices those of a probe of one record."""
         return self.allocator.table_seconds(np.maximum(self.batches, 1))
-
-
-def _least_gain(recent: float) -> float:
-    """Return the share of the rate that a retune has to win after so many of late: small ones soon have to wait."""
-    return 0.0 if recent < 0 else float(min(MIN_GAIN * SMALL_BACK_OFF**recent, LARGE_GAIN * LARGE_BACK_OFF**recent))

@@ -15,7 +15,8 @@ from host.config.sync_section import TuningSection
 from host.core.tuning.batch_tuner import Batches, BatchTuner
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.fixed import FixedBatches
-from host.policies.batching.hypertune_rule import RetuneRules
+from host.policies.batching.retune_rules import RetuneRules
+from host.policies.batching.step_watts import StepWatts
 from host.policies.batching.user_tuner import UserTuner
 
 
@@ -42,9 +43,14 @@ class TunerArguments:
     shares_records: bool = False
 
 
-def make_rules(tuning: TuningSection) -> RetuneRules:
-    """Return the rules of retunes that a job file has."""
-    return RetuneRules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
+def make_rules(tuning: TuningSection, watts: StepWatts | None = None) -> RetuneRules:
+    """Return the rules of retunes that a job file has; `watts` are the array's, for objective `energy`."""
+    return RetuneRules(
+        window=tuning.window,
+        threshold=tuning.threshold,
+        cost_steps=tuning.cost_steps,
+        watts=watts if tuning.objective == "energy" else None,
+    )
 
 
 def make_tuner(section: TunerSection, arguments: TunerArguments, plugin: Plugin | None = None) -> BatchTuner:

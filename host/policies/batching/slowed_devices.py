@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from host.core.tuning.batch_tuner import Batches, Floats
+from host.core.tuning.batch_tuner import Floats
 from host.policies.batching.detector import Flags
+from host.policies.batching.retune_budget import RetuneBudget
 
 # What is seen within so many steps of a new batch comes from that batch, and contradicts no other.
 EARLY_STEPS = 14
@@ -60,8 +61,9 @@ class SlowedDevice:
 
     def shows(self, table: Floats, batch: int, least: float) -> bool:
         """Return whether a batch would be off its table by `least`, a log, if a batch of 1 were unharmed."""
-        largest = max(self.seen)
-        levels, _ = fit_levels(table, {1: (0.0, 0.0), largest: self.seen[largest]})
+        levels, _ = fit_levels(
+            table, {1: (0.0, 0.0)} | {each: seen for each, seen in self.seen.items() if each != batch}
+        )
         return bool(levels[batch - 1] >= least)
 
     def put_off(self, step: int, factor: int = LONGER) -> None:
@@ -71,12 +73,18 @@ class SlowedDevice:
 
 
 class SlowedDevices:
-    """Those of many arrays' devices; since when each has its present batch, and whether that grew or fell (1, -1)."""
+    """Those of many arrays' devices.
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    Attributes:
+        known: by array and device.
+        changed_at: (rows, devices) step since which each has its present batch.
+        budget: retunes that are left for them.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
         """Know of none."""
         self.known: dict[tuple[int, int], SlowedDevice] = {}
-        self.changed_at, self.moved = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+        self.changed_at, self.budget = np.zeros(shape, dtype=np.int64), RetuneBudget(shape)
 
     def of_row(self, row: int) -> Iterator[tuple[int, SlowedDevice]]:
         """Yield the devices of an array that have one, and theirs."""
@@ -86,11 +94,10 @@ class SlowedDevices:
         """Forget what is known of some devices."""
         self.known = {where: each for where, each in self.known.items() if not which[where]}
 
-    def reverse(self, row: int, change: Batches) -> float:
-        """Take how an array's batches change; return 1 if that undoes the change before, 1/4 if nothing of it does."""
-        share = np.abs(change)[change * self.moved[row] < 0].sum() / np.abs(change).sum()
-        self.moved[row] = np.where(change, np.sign(change), self.moved[row])
-        return float(1 + 3 * share) / 4
+    def tried(self, row: int) -> Flags:
+        """Return of which devices of an array it is tried whether a disturbance is over."""
+        trials = [device for device, each in self.of_row(row) if each.trial]
+        return np.isin(np.arange(self.changed_at.shape[1]), trials)
 
     def hidden(self, level: Floats) -> Flags:
         """Return which devices are disturbed although their present batches do not show it."""

@@ -110,6 +110,23 @@ def test_the_oracle_over_itself_is_one() -> None:
     assert outcome.over([rate for rate, _ in found]) <= 1 + 1e-9
 
 
+@given(
+    st.lists(st.lists(st.floats(0.05, 3), min_size=2, max_size=5), min_size=2, max_size=3),
+    st.floats(0, 5),
+    st.floats(0.1, 9),
+)
+@settings(max_examples=examples(50), deadline=None)
+def test_where_computing_draws_nothing_more_the_fewest_joules_are_the_highest_rate(
+    steps: list[list[float]], exchange: float, waiting: float
+) -> None:
+    curves = tuple(np.cumsum(np.array(each)) for each in steps)
+    largest = np.array([len(curve) for curve in curves])
+    period, factors = Period(3, curves, ()), np.ones((3, len(curves)))
+    rate, _ = best_batches(period, factors, exchange, 9, largest)
+    per_joule, _ = best_batches(period, factors, exchange, 9, largest, (waiting, np.zeros(len(curves))))
+    assert per_joule * waiting == pytest.approx(rate)
+
+
 @pytest.mark.slow
 def test_figures_are_of_all_kinds_and_have_an_interval() -> None:
     rows = [play_case((kind, seed)) for kind in KINDS for seed in (1, 2)]

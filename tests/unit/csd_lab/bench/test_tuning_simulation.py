@@ -13,7 +13,8 @@ from host.core.tuning.batch_tuner import Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.forecast import PRIOR_STEPS, Drifts, Durations
-from host.policies.batching.hypertune_rule import Retuner, RetuneRules
+from host.policies.batching.hypertune_rule import Retuner
+from host.policies.batching.retune_rules import RetuneRules
 from tests.support.examples import examples
 
 BATCHES = np.arange(1.0, 201.0)
@@ -207,7 +208,7 @@ def test_balancing_keeps_the_global_batch(slowdowns: list[float], name: str) -> 
 @given(st.lists(st.floats(1, 30), min_size=4, max_size=4), st.lists(st.booleans(), min_size=4, max_size=4))
 @settings(deadline=None, max_examples=examples(50))
 def test_the_best_target_is_the_best_of_all_targets(slowdowns: list[float], alive: list[bool]) -> None:
-    allocator, slow, caps = Allocator(TABLES, SYNC, 10**4), np.array(slowdowns), np.where(alive, PLAN, 0)
+    allocator, slow, caps = Allocator(TABLES, SYNC), np.array(slowdowns), np.where(alive, PLAN, 0)
     found = allocator.rate(allocator.fill(allocator.best_target(slow, caps), slow, caps), slow)
     targets = np.concatenate([table.step_seconds * own for table, own in zip(TABLES, slowdowns, strict=True)])
     assert found == pytest.approx(

@@ -133,11 +133,21 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     left_out: Any = dict.fromkeys(("rounds", "target", "checkpoint", "watchdog", "planner"), True) | newer
     old = job().model_dump(mode="json", exclude=left_out)
     old["sync"]["patience"] = old["sync"].pop("straggler_factor")
-    del old["sync"]["max_host_share"]
+    del old["sync"]["max_host_share"], old["sync"]["tuning"]["objective"]
     later = {"core_model", "samplers"}
     devices = array.model_dump(mode="json", exclude={"hypervisors", "spread", "memory", "host", *later})
     host = array.host.model_dump(mode="json", exclude={"address", "port", "metrics_port", "names", "power_cap"})
     assert hashlib.sha256(msgspec.json.encode([devices, host, old, None, []], order="sorted")).hexdigest() == hashes[0]
+
+
+def test_a_run_that_saves_joules_is_another_run() -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 1}]})
+    content = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync"}
+    saving = content | {"sync": {"tuning": {"objective": "energy"}}}
+    jobs = [parse_config(each, JobConfig, "j") for each in (content, saving)]
+    assert len({job_sha256(array, each, None, []) for each in jobs}) == 2
+    with pytest.raises(ConfigurationError, match="objective"):
+        parse_config(content | {"sync": {"tuning": {"objective": "watts"}}}, JobConfig, "j")
 
 
 ARRAYS: dict[str, dict[str, Any]] = {

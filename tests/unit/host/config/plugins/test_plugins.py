@@ -20,8 +20,8 @@ from host.config.plugins.plugin_section import StrategySection, UserSection
 from host.config.resolve import load_plugins
 from host.policies.aggregation import Contribution, FedAvg, UserStrategy, make_strategy
 from host.policies.batching import SpeedTable
-from host.policies.batching.hypertune_rule import RetuneRules
 from host.policies.batching.make import TunerArguments, make_tuner
+from host.policies.batching.retune_rules import RetuneRules
 from host.policies.batching.user_tuner import UserTuner
 from tests import ROOT
 from tests.support.examples import examples

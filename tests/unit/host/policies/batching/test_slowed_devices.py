@@ -100,15 +100,6 @@ def test_a_large_batch_would_show_what_a_small_one_hides() -> None:
     assert not known.shows(TABLE, 1, 0.16)
 
 
-def test_what_undoes_the_change_before_is_told_from_what_goes_on() -> None:
-    known = SlowedDevices((2, 3))
-    assert known.reverse(1, np.array([-4, 2, 0])) == 0.25
-    assert known.reverse(1, np.array([-1, 0, 1])) == 0.25
-    assert known.reverse(1, np.array([3, -1, 0])) == 1
-    assert known.reverse(1, np.array([3, 1, 0])) == pytest.approx(7 / 16)
-    assert known.reverse(0, np.array([1, 0, 0])) == 0.25
-
-
 def test_a_checkpoint_keeps_what_is_known_of_the_first_array() -> None:
     known = SlowedDevices((1, 2))
     known.known[0, 1] = SlowedDevice({3: (0.5, 0.1), 9: (0.7, 0.2)}, 40, 32, 5)
