@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,16 @@ class Disturbance:
         if self.at_seconds is not None:
             return seconds >= self.at_seconds
         return self.first_step <= step < self.first_step + self.steps
+
+    def steps_until(self, step: int, seconds: float, step_seconds: float) -> float:
+        """Return after how many steps of so many seconds it begins or ends; infinite if it does neither any more."""
+        if self.at_seconds is not None:
+            return (
+                math.inf
+                if seconds >= self.at_seconds
+                else max(1.0, math.ceil((self.at_seconds - seconds) / step_seconds))
+            )
+        return next((at - step for at in (self.first_step, self.first_step + self.steps) if at > step), math.inf)
 
     def factors(self, world: World, batches: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray:
         """Return (batches,) the drive's seconds over the undisturbed ones, of batches of at least 1."""

@@ -75,7 +75,8 @@ class World:
 
     def curve_of(self, node: str) -> TrueSeconds:
         """Return what batches take on a node, undisturbed."""
-        return self.draws.curves[self._kind_of[self._number[node]]]
+        curve: TrueSeconds = self.draws.curves[int(self._kind_of[self._number[node]])]
+        return curve
 
     def best_batches(self, configuration: Configuration, tuning: TuningSection) -> tuple[int, ...]:
         """Return the batches of each kind that STANNIS plans if it knows the true curves and the true exchange."""

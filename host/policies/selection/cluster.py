@@ -7,7 +7,7 @@ cluster configuration, go on with the best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -98,6 +98,21 @@ class Cluster:
         own = tuple(self.kinds[number] for number in self.kinds_of(server))
         return replace(self, kinds=own, host=side.host, link=side.link, sides=(), between_seconds=0.0)
 
+    def set_apart(self, node: str) -> Cluster:
+        """Return the same with a node as a kind of its own, behind the one that it was of."""
+        kinds = list(self.kinds)
+        at = next(number for number, kind in enumerate(kinds) if node in kind.nodes)
+        if len(kinds[at].nodes) > 1:
+            others = tuple(each for each in kinds[at].nodes if each != node)
+            alone = replace(kinds[at], name=f"{kinds[at].name} {node}", nodes=(node,))
+            kinds[at : at + 1] = [replace(kinds[at], nodes=others), alone]
+        return replace(self, kinds=tuple(kinds))
+
+    def trial_of(self, batches: Mapping[str, int]) -> tuple[Configuration, tuple[int, ...]]:
+        """Return counts and batches of the kinds of which these nodes, with their records per step, are."""
+        own = [[batches[node] for node in kind.nodes if node in batches] for kind in self.kinds]
+        return tuple(map(len, own)), tuple(max(each, default=0) for each in own)
+
     def name(self, configuration: Sequence[int]) -> str:
         """Return a configuration as people read it: ``3 newport + host``."""
         parts = [
@@ -143,6 +158,11 @@ class TrialStep:
     compute_seconds: dict[str, float]
     step_seconds: float
     joules: float
+
+    def without(self, nodes: Collection[str]) -> TrialStep:
+        """Return the same as if some nodes had returned nothing."""
+        kept = {node: seconds for node, seconds in self.compute_seconds.items() if node not in nodes}
+        return replace(self, compute_seconds=kept)
 
 
 @dataclass(frozen=True)

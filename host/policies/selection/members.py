@@ -53,6 +53,10 @@ class Members:
         self.lost.add(node)
         self._refuse_nothing()
 
+    def regroup(self, cluster: Cluster) -> None:
+        """Take the same nodes as other kinds."""
+        self._cluster = cluster
+
     def nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part."""
         out = self._wanted.exclude | self.lost | self._bare

@@ -135,7 +135,6 @@ class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_plan(
     decided: TrialDecision,
-    cluster: Cluster,
     rules: SelectionRules,
     *,
     clock: str,
@@ -143,9 +142,9 @@ def describe_plan(
     notes: Sequence[str] = (),
 ) -> SelectionReport:
     """Return what a decision says."""
-    plan, nodes = decided.plan, dict(decided.batches)
+    cluster, plan, nodes = decided.cluster, decided.plan, dict(decided.batches)
     every = [node for kind in cluster.kinds for node in kind.nodes]
-    seen = [one for each in decided.tried for one in each.seen]
+    seen = [one for each in plan.trials for one in each.seen]
     return SelectionReport(
         clock=clock,
         prefer=rules.preference.label,
@@ -162,7 +161,7 @@ def describe_plan(
         reasons=list(plan.reasons),
         sure=plan.sure,
         gap=plan.gap,
-        trials=[_trial(each, cluster) for each in decided.tried],
+        trials=[_trial(each, cluster) for each in plan.trials],
         trial_seconds=sum(one.step_seconds for one in seen),
         trial_joules=sum(one.joules for one in seen),
         trial_steps=len(seen),

@@ -88,6 +88,23 @@ class SelectionRules:
 
 
 @dataclass(frozen=True)
+class PlannedAgain:
+    """What is left of a training when its devices are looked at again.
+
+    Attributes:
+        share: of its records that are left.
+        margin: by how much better others must be, as a share of what is preferred, to take over.
+        nodes: that train; none in a training that has not begun.
+        trials: that were taken before.
+    """
+
+    share: float = 1.0
+    margin: float = 0.0
+    nodes: tuple[str, ...] = ()
+    trials: int = 0
+
+
+@dataclass(frozen=True)
 class SelectionPlan:
     """What is best, and how sure that is.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -105,6 +105,14 @@ class Ranking:
         belief = copy(self.belief)
         belief.model = self.belief.model.at(cluster)
         return Ranking.of(cluster, self.rules, belief, self.points, self.work, self.gap)
+
+    def keep(self, configuration: Configuration, margin: float) -> Ranking:
+        """Return the same with a configuration as the best one if no other is better by more than a share."""
+        row = self.find(configuration)
+        most = float(self.score[self.best]) + margin * sum(score_weights(self.rules))
+        if row is None or not self.feasible[row] or self.score[row] > most:
+            return self
+        return replace(self, order=np.concatenate([[row], self.order[self.order != row]]))
 
     @property
     def best(self) -> int:
