@@ -58,6 +58,7 @@ class SelectionRules:
         confidence: with which ranges hold.
         batch_size: of every node; None: STANNIS chooses.
         tuning: how STANNIS chooses.
+        critical_batch: records of a step beyond which more of them hardly save steps; None: a record is a record.
     """
 
     preference: Preference
@@ -68,6 +69,7 @@ class SelectionRules:
     confidence: float = 0.95
     batch_size: int | None = None
     tuning: TuningSection = field(default_factory=TuningSection)
+    critical_batch: float | None = None
 
     def __post_init__(self) -> None:
         """Check them.
