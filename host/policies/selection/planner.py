@@ -122,14 +122,17 @@ class Planner:
             self._changed[node] = len(self._history), steps
             self.cluster = self.cluster.set_apart(node)
             self._ends = {end: cluster.set_apart(node) for end, cluster in self._ends.items()}
-        self._members.regroup(self.cluster)
+        self._members.cluster = self.cluster
         self._prepare()
 
     def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
-        """Return node -> seconds in which a typical device of its kind computes a record, with these per step."""
+        """Return node -> seconds in which a typical device of its kind computes a record, with these per step.
+
+        Nothing where tables alone decide: how far they are off is no change.
+        """
         pairs = zip(self.cluster.kinds, self._observations.curves(knees(self._tables, self.rules)), strict=True)
         tables = {node: curve.table for kind, curve in pairs for node in kind.nodes}
-        return {node: tables[node].seconds(batch) / batch for node, batch in batches.items()}
+        return {node: tables[node].seconds(batch) / batch for node, batch in batches.items() if self._history}
 
     def next_trial(self) -> Trial | None:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from csd_emu.util.node_names import HOST
@@ -249,11 +250,13 @@ class PlanningTuner:
         training = self._training or self._before
         if self._trials.handed_over or training is not None:
             here["planning"] = self._trials.state()
+            if not self._trials.handed_over:  # what is looked at again begins again
+                here["planning"]["trying"] = None
             here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun}
         if training is None:
             return here
         chosen = {"nodes": list(training.chosen), "batches": list(training.chosen.values())}
-        levels = None if training.levels is None else training.levels.state()
+        levels = msgspec.to_builtins(training.levels)
         return here | {"chosen": chosen, "inner": training.inner.state(), "levels": levels, "records": training.records}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -273,8 +276,7 @@ class PlanningTuner:
         inner = self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
         inner.inner.load_state(state["inner"])
         if state.get("levels") is not None:
-            inner.records, inner.levels = float(state["records"]), LevelChanges({})
-            inner.levels.load_state(state["levels"])
+            inner.records, inner.levels = float(state["records"]), msgspec.convert(state["levels"], LevelChanges)
             inner.due = bool(inner.levels.changed())
         if self._trials.handed_over and not decided and (plan := self._trials.decide()) is not None:
             self._tell_decided(plan)
