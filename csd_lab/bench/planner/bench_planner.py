@@ -153,7 +153,7 @@ def disturbed_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def intervals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the ends of the 95 % intervals of the rates over seeds, and what trials of everything come to."""
-    figures = {}
+    figures: dict[str, float] = {}
     for name, hard in (("hit_rate", False), ("within_5_percent", False), ("hit_rate_hard", True)):
         key = "hit_rate" if hard else name
 

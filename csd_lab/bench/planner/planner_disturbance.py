@@ -16,7 +16,7 @@ _AT_RECORDS = 32
 
 
 @dataclass(frozen=True)
-class Disturbance:
+class DriveDisturbance:
     """Other work on a drive.
 
     Attributes:
@@ -34,7 +34,7 @@ class Disturbance:
     steps: int = 0
     at_seconds: float | None = None
 
-    def acts(self, step: int, seconds: float) -> bool:
+    def slows_in(self, step: int, seconds: float) -> bool:
         """Return whether it slows the step of this number, which begins after so many seconds."""
         if self.at_seconds is not None:
             return seconds >= self.at_seconds
@@ -64,7 +64,7 @@ class Disturbance:
 
 def draw_disturbance(
     generator: np.random.Generator, drives: Sequence[str], chosen: Sequence[str], ranges: PlannerRanges
-) -> tuple[Disturbance, float]:
+) -> tuple[DriveDisturbance, float]:
     """Return a blip, and at what share of the best training the same comes for good.
 
     Args:
@@ -78,4 +78,4 @@ def draw_disturbance(
     kind = KINDS[int(generator.integers(len(KINDS)))]
     slowdown = float(np.exp(generator.uniform(*np.log(ranges.slowdown))))
     first = int(generator.integers(ranges.blip_first[0], ranges.blip_first[1] + 1))
-    return Disturbance(node, kind, slowdown, first, ranges.blip_steps), float(generator.uniform(*ranges.change_at))
+    return DriveDisturbance(node, kind, slowdown, first, ranges.blip_steps), float(generator.uniform(*ranges.change_at))

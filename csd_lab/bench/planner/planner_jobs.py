@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from csd_lab.bench.planner.planner_cases import STEPS, TUNING, PlannerCase, Truth, cost_of, find_truth, nominal_batches
-from csd_lab.bench.planner.planner_disturbance import Disturbance, draw_disturbance
+from csd_lab.bench.planner.planner_disturbance import DriveDisturbance, draw_disturbance
 from csd_lab.bench.planner.planner_draws import StepNoise, draw_noise
 from csd_lab.bench.planner.planner_oracle import oracle_costs
 from csd_lab.bench.planner.planner_play import plan_rules
@@ -53,7 +53,7 @@ class JobOutcome:
         return self.decisions[-1][1] if self.decisions else ()
 
 
-class Job:
+class JobUnderWay:
     """A job under way.
 
     Attributes:
@@ -62,7 +62,7 @@ class Job:
         left: records that are still to be trained on.
     """
 
-    def __init__(self, truth: Truth, noise: StepNoise, disturbances: Sequence[Disturbance]) -> None:
+    def __init__(self, truth: Truth, noise: StepNoise, disturbances: Sequence[DriveDisturbance]) -> None:
         """Begin; `noise` is that of its steps, taken in turn."""
         self.seconds, self.joules, self.step, self.left = 0.0, 0.0, 0, truth.records
         self._world, self._noise, self._disturbances = truth.world, noise, disturbances
@@ -71,7 +71,7 @@ class Job:
     def run(self, tuner: PlanningTuner) -> None:
         """Take a step with the tuner's batches and show it to it, or many where nothing has changed for long."""
         batches = {node: int(batch) for node, batch in zip(self._world.nodes, tuner.batches, strict=True) if batch}
-        acting = [each.acts(self.step, self.seconds) for each in self._disturbances]
+        acting = [each.slows_in(self.step, self.seconds) for each in self._disturbances]
         now = batches, acting
         self._calm, self._before = (self._calm + 1 if now == self._before and tuner.decided else 0), now
         if self._calm >= _CALM_STEPS:
@@ -107,10 +107,10 @@ class Job:
         self.step += math.ceil(steps)
 
     def _disturb(self, batches: dict[str, int], rows: slice) -> StepNoise:
-        """Return noise of steps, slowed where a disturbance acts."""
+        """Return noise of steps, slowed where a disturbance does that."""
         device = self._noise.device[rows].copy()
         for each in self._disturbances:
-            if each.node in batches and each.acts(self.step, self.seconds):
+            if each.node in batches and each.slows_in(self.step, self.seconds):
                 number = self._world.nodes.index(each.node)
                 device[:, number] *= float(each.factors(self._world, np.array([batches[each.node]]))[0])
         return StepNoise(device, self._noise.link[rows], self._noise.meter[rows])
@@ -120,7 +120,7 @@ def play_job(
     truth: Truth,
     case: PlannerCase,
     noise: StepNoise,
-    disturbances: Sequence[Disturbance] = (),
+    disturbances: Sequence[DriveDisturbance] = (),
     looks_again: bool = True,
 ) -> JobOutcome:
     """Train all of the job's records with the planner and HyperTune, step after step.
@@ -134,7 +134,7 @@ def play_job(
     """
     decisions = list[tuple[int, tuple[str, ...]]]()
     tuner = make_planning_tuner(truth, case, decisions, looks_again)
-    job = Job(truth, noise, disturbances)
+    job = JobUnderWay(truth, noise, disturbances)
     while job.left > 1e-6:
         job.run(tuner)
     batches = {node: int(batch) for node, batch in zip(truth.world.nodes, tuner.batches, strict=True) if batch}

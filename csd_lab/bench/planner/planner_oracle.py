@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from csd_lab.bench.planner.planner_cases import Truth
-from csd_lab.bench.planner.planner_disturbance import Disturbance
+from csd_lab.bench.planner.planner_disturbance import DriveDisturbance
 from csd_lab.bench.planner.planner_draws import StepNoise, no_noise
 from host.policies.selection.cluster import Floats
 
@@ -24,7 +24,7 @@ _SCREENED, _FINALISTS = 24, 6
 _NODES = tuple[str, ...]
 
 
-def best_costs(truth: Truth, noise: StepNoise, disturbances: Sequence[Disturbance]) -> Floats:
+def best_costs(truth: Truth, noise: StepNoise, disturbances: Sequence[DriveDisturbance]) -> Floats:
     """Return (candidates, 2) seconds and joules of a record, of what is best while all `disturbances` act.
 
     The best by what is preferred is the first of them.
@@ -52,7 +52,7 @@ def best_costs(truth: Truth, noise: StepNoise, disturbances: Sequence[Disturbanc
 
 
 def oracle_costs(
-    truth: Truth, noise: StepNoise, change: Disturbance, at: float
+    truth: Truth, noise: StepNoise, change: DriveDisturbance, at: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return seconds and joules of the job undisturbed, and with `change` after a share `at` of the best's seconds."""
     before, after = best_costs(truth, noise, ()), best_costs(truth, noise, (change,))
@@ -69,7 +69,7 @@ def _score(candidate: tuple[Any, ...]) -> float:
     return float(candidate[0])
 
 
-def _seconds(truth: Truth, node: str, disturbance: Disturbance | None) -> Floats:
+def _seconds(truth: Truth, node: str, disturbance: DriveDisturbance | None) -> Floats:
     """Return seconds of batches of 1 to the largest."""
     world = truth.world
     table = world.tables[next(n for n, kind in enumerate(world.cluster.kinds) if node in kind.nodes)]
@@ -95,7 +95,7 @@ def _candidates(
     seconds: dict[str, Floats],
     targets: Floats,
     plan: int,
-    disturbances: Sequence[Disturbance],
+    disturbances: Sequence[DriveDisturbance],
 ) -> list[tuple[float, dict[str, int]]]:
     """Return (score of a record without noise, node -> records of a step) of each target."""
     found, tried = [], set[tuple[int, ...]]()
@@ -110,7 +110,7 @@ def _candidates(
 
 
 def _cost(
-    truth: Truth, batches: dict[str, int], noise: StepNoise, disturbances: Sequence[Disturbance]
+    truth: Truth, batches: dict[str, int], noise: StepNoise, disturbances: Sequence[DriveDisturbance]
 ) -> tuple[float, float]:
     """Return seconds and joules of a record at the mean of the steps of `noise`."""
     world, device = truth.world, noise.device.copy()

@@ -64,8 +64,8 @@ class World:
         drives = [profile for profile, local in zip(profiles, self._local, strict=True) if not local]
         # Records of the host lie on all drives equally, so the slowest sets the pace, as far as the host takes it in.
         slowest = min(min(each.flash_bytes_per_second.value, each.nvme_bytes_per_second.value) for each in drives)
-        self._host_read_rate = min(cluster.host.nvme_bytes_per_second.value, len(drives) * slowest)
-        self._host_read_latency = max(each.flash_latency_seconds.value for each in drives)
+        rate = min(cluster.host.nvme_bytes_per_second.value, len(drives) * slowest)
+        self._host_reads = rate, max(each.flash_latency_seconds.value for each in drives)
         # Of each kind, as STANNIS would want it.
         self.tables = [
             SpeedTable(kind.name, np.maximum.accumulate(curve.seconds(np.arange(1, kind.speed.largest_batch + 1))))
@@ -172,8 +172,8 @@ class World:
         """Return (steps,) seconds of the host's own part: it reads ahead while it computes."""
         if not len(records):
             return np.zeros(len(compute))
-        count = int(records[0])
-        read = count * self.cluster.record_bytes / self._host_read_rate + self._host_read_latency * (count > 0)
+        count, (rate, latency) = int(records[0]), self._host_reads
+        read = count * self.cluster.record_bytes / rate + latency * (count > 0)
         return np.asarray(np.maximum(read, compute[:, 0]))
 
     def _read_seconds(self, drives: Counts, records: Counts) -> Floats:

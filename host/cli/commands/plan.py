@@ -62,8 +62,7 @@ def plan(
     given: dict[str, Any] = {
         **{"prefer": prefer, "steps": 0 if from_tables else steps},
         **{"deadline": deadline, "watts": watts, "joules": joules, "include": include, "exclude": exclude},
-        "critical_batch": critical_batch,
-        "unused": "off" if unused_off else None,
+        **{"critical_batch": critical_batch, "unused": "off" if unused_off else None},
     }
     keys = {name: value for name, value in given.items() if value is not None and value != []}
     if (array is None) == (servers is None):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from csd_lab.bench.planner import planner_cases, planner_disturbance, planner_draws, planner_oracle, planner_world
 from csd_lab.bench.planner.bench_planner import disturbed_cases, disturbed_figures, spread_figures
 from csd_lab.bench.planner.planner_cases import Truth, find_truth, list_cases
-from csd_lab.bench.planner.planner_disturbance import Disturbance, draw_disturbance
+from csd_lab.bench.planner.planner_disturbance import DriveDisturbance, draw_disturbance
 from csd_lab.bench.planner.planner_jobs import job_noise, loss, play_disturbances, play_job
 from csd_lab.bench.planner.planner_ranges import KINDS, PlannerRanges
 
@@ -44,7 +44,7 @@ def test_the_judge_shares_no_code_with_the_planners_model(module: object) -> Non
 @given(st.sampled_from(KINDS), st.floats(1.1, 8.0))
 def test_a_slowdown_is_that_of_32_records_whatever_its_kind(kind: str, slowdown: float) -> None:
     world = planner_cases.make_world(CASE, 5)
-    factors = Disturbance("a72-00", kind, slowdown).factors(world, np.array([1, 32, 400]))
+    factors = DriveDisturbance("a72-00", kind, slowdown).factors(world, np.array([1, 32, 400]))
     assert factors[1] == pytest.approx(slowdown)
     assert (factors >= 1 - 1e-9).all()
     # A batch of 1 is unharmed by who takes bandwidth, and harmed most by what comes to every step.
@@ -52,11 +52,11 @@ def test_a_slowdown_is_that_of_32_records_whatever_its_kind(kind: str, slowdown:
 
 
 def test_it_acts_when_it_says() -> None:
-    blip = Disturbance("a", "factor", 2.0, first_step=3, steps=12)
-    assert [step for step in range(30) if blip.acts(step, 0.0)] == list(range(3, 15))
+    blip = DriveDisturbance("a", "factor", 2.0, first_step=3, steps=12)
+    assert [step for step in range(30) if blip.slows_in(step, 0.0)] == list(range(3, 15))
     assert [blip.steps_until(step, 0.0, 1.0) for step in (0, 3, 14, 15)] == [3, 12, 1, float("inf")]
-    change = Disturbance("a", "factor", 2.0, at_seconds=10.0)
-    assert [change.acts(0, seconds) for seconds in (9.9, 10.0, 1e9)] == [False, True, True]
+    change = DriveDisturbance("a", "factor", 2.0, at_seconds=10.0)
+    assert [change.slows_in(0, seconds) for seconds in (9.9, 10.0, 1e9)] == [False, True, True]
     assert [change.steps_until(0, seconds, 3.0) for seconds in (0.0, 9.9, 10.0)] == [4, 1, float("inf")]
 
 
@@ -78,10 +78,10 @@ def test_a_job_trains_all_its_records_and_a_blip_costs_what_it_must(truth: Truth
     # As many steps as the batches at its end need, about: the trials have others.
     assert quiet.steps == pytest.approx(truth.records / sum(quiet.batches.values()), rel=0.5)
     node = next(node for node in quiet.chosen if node.startswith("a72"))
-    blip = play_job(truth, CASE, noise, [Disturbance(node, "factor", 4.0, 0, 12)])
+    blip = play_job(truth, CASE, noise, [DriveDisturbance(node, "factor", 4.0, 0, 12)])
     # 12 steps of 4 times, had nobody done anything, are 36 more of some 200, and trials that are taken again.
     assert 0 <= loss(truth, blip, quiet) < 0.4
-    forever = play_job(truth, CASE, noise, [Disturbance(node, "factor", 4.0, at_seconds=0.3 * quiet.seconds)])
+    forever = play_job(truth, CASE, noise, [DriveDisturbance(node, "factor", 4.0, at_seconds=0.3 * quiet.seconds)])
     assert loss(truth, forever, quiet) > 0
 
 
