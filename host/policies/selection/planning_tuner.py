@@ -302,25 +302,21 @@ class PlanningTuner:
 
     def _decide(self) -> str:
         before, self._before, self._training = self._before, None, None
-        if (plan := self._trials.decide()) is None:
-            if before is not None:  # they train on, whatever they miss by now
-                self._trials.error, self._training = None, before
-                return self._stay(before)
-            return f"nothing was chosen: {self._trials.error}"
-        batches = batches_by_node(self._trials.planner, plan.chosen)
+        plan = self._trials.decide()
+        batches = {} if plan is None else batches_by_node(self._trials.planner, plan.chosen)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
-        if before is not None and numbers.keys() == before.chosen.keys():
-            return self._stay(before)
+        if before is not None and (plan is None or numbers.keys() == before.chosen.keys()):
+            # Where nothing keeps to the limits any more they train on too.
+            self._trials.error, self._training = None, before
+            self._watch(before, before.records)
+            return "those that train go on"
+        if plan is None:
+            return f"nothing was chosen: {self._trials.error}"
         training = self._hand_over(dict(sorted(numbers.items())))
         self._watch(training, plan.chosen.trained_records)
         self._tell_decided(plan)
         name = self._trials.planner.cluster.name(plan.chosen.configuration)
         return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
-
-    def _stay(self, training: _Training) -> str:
-        self._training = training
-        self._watch(training, training.records)
-        return "those that train go on"
 
     def _watch(self, training: _Training, records: float) -> None:
         """Watch levels, of what was measured; several servers do not, for each would have to decide the same."""
