@@ -7,7 +7,7 @@ cluster configuration, go on with the best.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -158,11 +158,6 @@ class TrialStep:
     compute_seconds: dict[str, float]
     step_seconds: float
     joules: float
-
-    def without(self, nodes: Collection[str]) -> TrialStep:
-        """Return the same as if some nodes had returned nothing."""
-        kept = {node: seconds for node, seconds in self.compute_seconds.items() if node not in nodes}
-        return replace(self, compute_seconds=kept)
 
 
 @dataclass(frozen=True)

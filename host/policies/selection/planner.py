@@ -100,8 +100,10 @@ class Planner:
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
         for number, (batches, tried) in enumerate(self._history):
-            new = {node for node, (since, _) in self._changed.items() if number < since}
-            self._observations.add(self._in_kinds(tried.trial, batches), [each.without(new) for each in tried.seen])
+            kept = {node for node in batches if number >= self._changed.get(node, (0,))[0]}
+            owns = [{n: own for n, own in each.compute_seconds.items() if n in kept} for each in tried.seen]
+            steps = [replace(each, compute_seconds=own) for each, own in zip(tried.seen, owns, strict=True)]
+            self._observations.add(self._in_kinds(tried.trial, batches), steps)
         for node, (_, beside) in self._changed.items():
             self._observations.note(node, beside)
 
