@@ -80,7 +80,7 @@ def plan_from_tables(request: RunRequest) -> PlanReport:
         )
     planner = planning.make_planner()
     plan = planner.decide()
-    decided = TrialDecision(plan, batches_by_node(planner, plan.chosen), (), 0)
+    decided = TrialDecision(planning.cluster, plan, batches_by_node(planner, plan.chosen), 0)
     return _report(request, planning.describe(decided, MODELLED))
 
 

@@ -33,6 +33,8 @@ class PlannerSection(Config):
         joules: the training shall take no more.
         include: nodes that must take part; ``host`` is the host.
         exclude: nodes that must not.
+        critical_batch: records of a step beyond which more of them hardly save steps, so that configurations are
+            compared by what learning costs; without it a record is worth the same whatever the batches.
         unused: whether drives that take no part stay ``powered``, and idle, or are ``off``.
     """
 
@@ -43,6 +45,7 @@ class PlannerSection(Config):
     joules: Joules | None = None
     include: list[DeviceRef] = Field(default_factory=list)
     exclude: list[DeviceRef] = Field(default_factory=list)
+    critical_batch: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     # Without quotes YAML 1.1 reads `off` as false.
     unused: Annotated[Literal["powered", "off"], BeforeValidator(lambda value: "off" if value is False else value)] = (
         "powered"

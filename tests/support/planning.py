@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,10 +11,19 @@ from csd_emu.profiles import get_profile
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import BatchTuner, StepCost
 from host.core.tuning.speed_table import SpeedTable
-from host.policies.selection.cluster import Cluster, Configuration, DeviceKind, Estimate, Range, Trial, TrialStep
+from host.policies.selection.cluster import (
+    Cluster,
+    Configuration,
+    DeviceKind,
+    Estimate,
+    Range,
+    Trial,
+    TrialResult,
+    TrialStep,
+)
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
-from host.policies.selection.selection_rules import SelectionPlan
+from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
 from host.training.sync_plan import SyncPlan
 
 
@@ -50,6 +59,7 @@ class FakePlanner:
         self._wanted, self._steps, self._batch = list(wanted), steps, batch
         self.observed: list[tuple[Trial, list[TrialStep]]] = []
         self.lost: list[str] = []
+        self.changed: list[tuple[dict[str, Sequence[tuple[int, float]]], PlannedAgain]] = []
 
     def next_trial(self) -> Trial | None:
         while self._wanted:
@@ -78,7 +88,14 @@ class FakePlanner:
         best = min(means, key=means.__getitem__, default=every)
         chosen = self._estimate(best, means.get(best, 1.0))
         others = [self._estimate(each, mean) for each, mean in means.items() if each != best]
-        return SelectionPlan(chosen, (chosen, *others), (chosen,), ("it was the fastest",), 1.0, 0.0)
+        trials = tuple(TrialResult(trial, tuple(seen)) for trial, seen in self.observed)
+        return SelectionPlan(chosen, (chosen, *others), (chosen,), ("it was the fastest",), 1.0, 0.0, trials)
+
+    def look_again(self, changed: Mapping[str, Sequence[tuple[int, float]]], again: PlannedAgain) -> None:
+        self.changed.append((dict(changed), again))
+
+    def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
+        return dict.fromkeys(batches, 1.0 / self._batch)
 
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         pairs = zip(self.cluster.kinds, configuration, strict=True)

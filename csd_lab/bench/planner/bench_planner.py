@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import repeat
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, spread_over
+from csd_lab.bench.planner import planner_development_seeds, planner_final_seeds
 from csd_lab.bench.planner.planner_cases import (
     COUNTS,
     LINKS_BYTES_PER_SECOND,
@@ -27,6 +29,7 @@ from csd_lab.bench.planner.planner_cases import (
     make_cluster,
 )
 from csd_lab.bench.planner.planner_draws import draw
+from csd_lab.bench.planner.planner_jobs import play_disturbances
 from csd_lab.bench.planner.planner_play import (
     ChoiceOutcome,
     play,
@@ -35,7 +38,9 @@ from csd_lab.bench.planner.planner_play import (
     play_rules,
     time_planning,
 )
+from csd_lab.bench.planner.planner_ranges import PlannerRanges
 from csd_lab.bench.planner.planner_world import World
+from csd_lab.bench.training.bench_hypertune_world import half_interval
 from host.config.preference import parse_preference
 from host.config.sync_section import TuningSection
 from host.policies.selection.selection_rules import SelectionRules
@@ -53,16 +58,20 @@ PUBLISHED_HIT_RATE = 0.7667
 NEAR = 0.05
 
 
-def bench_planner(bench: Bench) -> BenchReport:
+def bench_planner(bench: Bench, quick: bool = False) -> BenchReport:
     """Choices of the planner against the truly best devices, in worlds that it does not know, and what they cost.
 
-    Let the planner choose in 60 worlds, each judged by running every configuration to the end.
+    Let the planner choose in 60 worlds of each of ten seeds, judged by running every configuration to the end; and
+    train whole jobs in five of them in which a drive is slowed for 12 steps in the trials, or for good later on.
 
-    Figures (lower bounds: the rates): see `summarise`; `hard_cases`, and `time_figures` beside them.
-    Clock: modelled; the last two are wall seconds.
+    Figures (lower bounds: the rates): see `summarise`; `hard_cases`; `.._low` and `.._high`, ends of the 95 % interval
+    over the seeds; `exhaustive_..`, those of 5 steps of every configuration; `disturbed_figures`, and `time_figures`.
+    `--quick` takes the seeds of development in place of the final ones. Clock: modelled; the last two are wall seconds.
     """
     began = time.monotonic()
-    rows = play_all(bench.progress, bench.seed)
+    seeds = [bench.seed + seed for seed in (planner_development_seeds if quick else planner_final_seeds).SEEDS]
+    rows = [row for seed in seeds for row in play_all(bench.progress, seed, sensitive=seed == seeds[0])]
+    disturbed = play_disturbed(bench.progress, seeds)
     bench.progress.stage("how long planning takes with 36 drives")
     timed = [time_wide(bench.seed + number) for number in range(WIDE_RUNS)]
     ours = [row["ours"] for row in rows]
@@ -71,9 +80,11 @@ def bench_planner(bench: Bench) -> BenchReport:
         "hit_rate_hard": _mean(each["hit"] for each in hard),
         "hard_cases": float(len(hard)),
     }
-    figures |= time_figures(timed)
+    figures |= intervals(rows) | disturbed_figures(disturbed) | time_figures(timed)
     samples = {
-        "scenario": _describe(),
+        "scenario": _describe() | {"disturbances": asdict(PlannerRanges())},
+        "seeds": seeds,
+        "disturbed": disturbed,
         "others": compare(rows),
         "sensitivity": sensitivity(rows),
         "default_tuning": summarise([row["default_tuning"] for row in rows if "default_tuning" in row]),
@@ -86,17 +97,84 @@ def bench_planner(bench: Bench) -> BenchReport:
 
 
 def play_all(
-    progress: Progress, seed: int, cases: Sequence[PlannerCase] | None = None, processes: int | None = None
+    progress: Progress,
+    seed: int,
+    cases: Sequence[PlannerCase] | None = None,
+    processes: int | None = None,
+    sensitive: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return what happened in each case: see `play_case`."""
+    """Return what happened in each case: see `play_case`; without `sensitive` the choices alone."""
     chosen = list_cases() if cases is None else cases
     progress.stage(f"{len(chosen)} worlds, every configuration in each")
     rows = []
     with spread_over(processes) as spread:
-        for row in spread(play_case, repeat(seed), chosen, map(is_sensitive, chosen)):
-            rows.append(row)
+        looked = (is_sensitive(case) if sensitive else None for case in chosen)
+        for row in spread(play_case, repeat(seed), chosen, looked):
+            rows.append(row | {"seed": seed})
             progress.advance(len(rows) / len(chosen))
     return rows
+
+
+def play_disturbed(progress: Progress, seeds: Sequence[int], processes: int | None = None) -> list[dict[str, Any]]:
+    """Return what came of the disturbed jobs of each seed: see `play_disturbances`."""
+    jobs = [(seed, case) for seed in seeds for case in disturbed_cases(seed)]
+    progress.stage(f"{len(jobs)} jobs in which a drive is slowed")
+    rows = []
+    with spread_over(processes) as spread:
+        for row in spread(play_disturbances, *zip(*jobs, strict=True)):
+            rows.append(row)
+            progress.advance(len(rows) / len(jobs))
+    return rows
+
+
+def disturbed_cases(seed: int) -> list[PlannerCase]:
+    """Return five cases, one of each model; three seeds in a row have each model with each preference but `power`."""
+    cases = [case for case in list_cases() if is_sensitive(case) and case.preference != "power"]
+    return [case for number, case in enumerate(cases) if (number // 3 + number + seed) % 3 == 0]
+
+
+def disturbed_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the figures of jobs in which a drive was slowed; losses are shares of a job (`planner_jobs.loss`).
+
+    * `blip_loss`, `blip_loss_worst`: what a job with a blip costs over the same job without; its interval over seeds.
+    * `blip_loss_choice`: what the choice after a blip costs over the choice without it, both undisturbed.
+    * `change_over_oracle`: the oracle's cost over that of a job in which a level changes for good; `.._kept` where the
+      choice is never looked at again, `.._worst` the least.
+    * `quiet_over_oracle`: the same of jobs without a disturbance, by the same oracle.
+    """
+    figures = spread_figures("blip_loss", rows, lambda own: _mean(row["blip_loss"] for row in own))
+    figures |= {f"{name}_worst": max(row[name] for row in rows) for name in ("blip_loss",)}
+    figures["blip_loss_choice"] = _mean(row["blip_loss_choice"] for row in rows)
+    for name in ("quiet", "change", "change_kept"):
+        figures[f"{name}_over_oracle"] = _mean(row[f"{name}_over_oracle"] for row in rows)
+    figures["change_over_oracle_worst"] = min(row["change_over_oracle"] for row in rows)
+    return figures
+
+
+def intervals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the ends of the 95 % intervals of the rates over seeds, and what trials of everything come to."""
+    figures: dict[str, float] = {}
+    for name, hard in (("hit_rate", False), ("within_5_percent", False), ("hit_rate_hard", True)):
+        key = "hit_rate" if hard else name
+
+        def rate(own: Sequence[Mapping[str, Any]], key: str = key, hard: bool = hard) -> float:
+            return summarise([row["ours"] for row in own if row["hard"] or not hard])[key]
+
+        figures |= {end: value for end, value in spread_figures(name, rows, rate).items() if end != name}
+    figures |= spread_figures(
+        "exhaustive_hit_rate", rows, lambda own: _mean(row["exhaustive"]["5"]["hit"] for row in own)
+    )
+    return figures | {"exhaustive_overhead": _mean(row["exhaustive"]["5"]["overhead"] for row in rows)}
+
+
+def spread_figures(
+    name: str, rows: Sequence[Mapping[str, Any]], of: Callable[[Sequence[Mapping[str, Any]]], float]
+) -> dict[str, float]:
+    """Return the mean over seeds of a figure of the rows of each, and the ends of its 95 % interval."""
+    seeds = sorted({row["seed"] for row in rows})
+    values = [of([row for row in rows if row["seed"] == seed]) for seed in seeds]
+    mean, half = _mean(values), half_interval(values)
+    return {name: mean, f"{name}_low": mean - half, f"{name}_high": mean + half}
 
 
 def is_sensitive(case: PlannerCase) -> bool:
@@ -105,10 +183,11 @@ def is_sensitive(case: PlannerCase) -> bool:
     return (list(MODELS).index(case.model) + preference + link) % len(LINKS_BYTES_PER_SECOND) == 0
 
 
-def play_case(seed: int, case: PlannerCase, sensitive: bool) -> dict[str, Any]:
+def play_case(seed: int, case: PlannerCase, sensitive: bool | None) -> dict[str, Any]:
     """Return everyone's choices in a case, what is truly best, and whether a fixed rule would have done.
 
-    If it is `sensitive`, other numbers of steps and other noise are tried too.
+    If it is `sensitive`, other numbers of steps and other noise are tried too; with None nobody looks at what else is
+    ranked.
     """
     truth = find_truth(case, seed)
     rules = play_rules(truth)
@@ -120,7 +199,7 @@ def play_case(seed: int, case: PlannerCase, sensitive: bool) -> dict[str, Any]:
         | {"seconds": float(truth.seconds[best]), "joules": float(truth.joules[best])},
         "as_good": int(np.sum(np.exp(truth.scores - truth.scores[best]) <= 1.01)),
         "hard": not any(outcome.hit for outcome in rules.values()),
-        "ours": _play(seed, case, truth, TRIAL_STEPS, ranked=True).row(),
+        "ours": _play(seed, case, truth, TRIAL_STEPS, ranked=sensitive is not None).row(),
         "tables": play_model(truth, case).row(),
         "rules": {name: outcome.row() for name, outcome in rules.items()},
         "exhaustive": {

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from csd_lab.bench.planner.planner_cases import TIE, PlannerCase, Truth, fixed_rules
+from csd_lab.bench.planner.planner_cases import TIE, PlannerCase, Truth, cost_of, fixed_rules
 from csd_lab.bench.planner.planner_world import World
 from host.policies.selection.cluster import Cluster, Configuration, Trial
 from host.policies.selection.planner import Planner, SelectionPlan
+from host.policies.selection.planner_protocol import Decider, batches_by_node
 from host.policies.selection.selection_rules import Constraints, SelectionRules
 
 # More trials than a planner would ever make: one that does not end is broken.
@@ -90,9 +91,8 @@ def play(
     begin = time.perf_counter()
     planner = make(world.cluster, plan_rules(truth, case, steps), truth.records)
     while (trial := planner.next_trial()) is not None and len(trials) < _MOST_TRIALS:
-        nodes = planner.choose_nodes(trial.configuration)
         wall += time.perf_counter() - begin
-        batches = world.spread(nodes, trial.batches)
+        batches = batches_by_node(planner, trial)
         seen = world.take(batches, trial.steps, generator)
         trials.append(trial)
         spent += sum(each.step_seconds for each in seen)
@@ -100,10 +100,9 @@ def play(
         begin = time.perf_counter()
         planner.observe(trial, seen)
     plan = planner.decide()
-    nodes = planner.choose_nodes(plan.chosen.configuration)
     wall += time.perf_counter() - begin
     chosen = plan.chosen
-    judged = judge(truth, chosen.configuration, chosen.batches, nodes)
+    judged = judge_nodes(truth, batches_by_node(planner, chosen))
     return replace(
         judged,
         trial_configurations=len({trial.configuration for trial in trials}),
@@ -112,21 +111,20 @@ def play(
         seconds_error=chosen.seconds.value / judged.seconds - 1,
         joules_error=chosen.joules.value / judged.joules - 1,
         sure=plan.sure,
-        ranked=judge_ranked(truth, plan, planner.choose_nodes) if ranked else None,
+        ranked=judge_ranked(truth, plan, planner) if ranked else None,
         wall_seconds=wall,
     )
 
 
-def judge_ranked(
-    truth: Truth, plan: SelectionPlan, choose_nodes: Callable[[Configuration], tuple[str, ...]]
-) -> dict[str, float]:
+def judge_ranked(truth: Truth, plan: SelectionPlan, planner: Decider) -> dict[str, float]:
     """Run everything that a plan ranks, with the plan's batches, and return what its estimates and `sure` are worth.
 
     ``none_better``: 1 if the choice is in time and nothing else that is ranked and in time is better by more than 1 %.
     Of those that were not measured, ``unmeasured`` in number: ``seconds_error``, ``joules_error``: median of
     |estimate / truth - 1|; ``seconds_covered``, ``joules_covered``: share whose truth lies in the range.
     """
-    costs = [truth.cost(choose_nodes(each.configuration), each.batches) for each in plan.ranked]
+    each_batches = [batches_by_node(planner, each) for each in plan.ranked]
+    costs = [cost_of(truth.world, truth.noise, truth.records, batches) for batches in each_batches]
     scores = [truth.score(*cost) if truth.kept(cost[0]) else np.inf for cost in costs]
     found = {"none_better": float(scores[0] < np.inf and scores[0] <= min(scores) + np.log1p(TIE))}
     pairs = [(each, cost) for each, cost in zip(plan.ranked, costs, strict=True) if not each.steps_measured]
@@ -146,12 +144,19 @@ def judge(
     truth: Truth, configuration: Configuration, batches: Sequence[int], nodes: Sequence[str] | None = None
 ) -> ChoiceOutcome:
     """Return what a choice is worth; without `nodes` the first of each kind take part."""
-    seconds, joules = truth.cost(truth.world.first_nodes(configuration) if nodes is None else nodes, batches)
+    own = truth.world.first_nodes(configuration) if nodes is None else nodes
+    return judge_nodes(truth, truth.world.spread(own, batches))
+
+
+def judge_nodes(truth: Truth, batches: Mapping[str, int]) -> ChoiceOutcome:
+    """Return what a choice of nodes, with their records of a step, is worth."""
+    seconds, joules = cost_of(truth.world, truth.noise, truth.records, dict(batches))
+    configuration, own = truth.world.cluster.trial_of(batches)
     return ChoiceOutcome(
-        tuple(configuration),
-        tuple(batches),
+        configuration,
+        own,
         hit=bool(truth.hit(seconds, joules)),
-        same=tuple(configuration) == truth.configurations[truth.best],
+        same=configuration == truth.configurations[truth.best],
         kept=bool(truth.kept(seconds)),
         regret=float(truth.regret(seconds, joules)),
         seconds=seconds,

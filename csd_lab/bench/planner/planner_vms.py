@@ -98,8 +98,8 @@ def judge_decided(
         regret=regret,
         seconds=cost.seconds,
         joules=cost.joules,
-        trial_configurations=len({each.trial.configuration for each in decided.tried}),
-        trial_steps=sum(len(each.seen) for each in decided.tried),
+        trial_configurations=len({each.trial.configuration for each in decided.plan.trials}),
+        trial_steps=sum(len(each.seen) for each in decided.plan.trials),
         overhead=overhead(decided, cost),
         seconds_error=chosen.seconds.value / cost.seconds - 1,
         joules_error=chosen.joules.value / cost.joules - 1,
@@ -109,8 +109,8 @@ def judge_decided(
 
 def overhead(decided: TrialDecision, cost: Cost) -> float:
     """Return the seconds of trials, less what the choice would have taken for their records, over the training's."""
-    spent = sum(one.step_seconds for each in decided.tried for one in each.seen)
-    trials = [(each.trial, len(each.seen)) for each in decided.tried]
+    spent = sum(one.step_seconds for each in decided.plan.trials for one in each.seen)
+    trials = [(each.trial, len(each.seen)) for each in decided.plan.trials]
     records = sum(steps * _step_records(trial.configuration, trial.batches) for trial, steps in trials)
     return (spent - records * cost.record_seconds) / cost.seconds
 
@@ -219,7 +219,7 @@ class _World:
         await self._train(request, tuner, lambda: bool(decided))
         best = find_best(costs, preference, **deadline)
         outcome = judge_decided(costs, decided[0], preference, **deadline)
-        trials = [asdict(each) for each in decided[0].tried]
+        trials = [asdict(each) for each in decided[0].plan.trials]
         case = {"preference": name, "link": self.link, **deadline, "best": best}
         return case | {"ours": outcome.row(), "trials": trials}
 

@@ -1,9 +1,9 @@
 """The hidden world of `bench planner`: what a cluster really does, of which the planner sees trials alone. Pure.
 
-What differs from profiles and tables is in `csd_lab.bench.planner.planner_draws`. A step is what
-`csd_emu.perfmodel.timeline.compose` says of it, and its energy what `csd_emu.perfmodel.power` says, with the world's
-own figures, plus polling; here for many steps at once, and a test compares the two. Nothing is shared with the
-planner's cost model.
+What differs from profiles and tables is in `csd_lab.bench.planner.planner_draws`. It has its own formulas of a step and
+of its energy, and shares no code with the planner's model, nor with what that is made of (`csd_emu.perfmodel`): only
+profiles' figures, and types. A test compares a step without the world's own effects with the timeline and the power
+model.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
-from csd_emu.perfmodel.power import PowerFigures
-from csd_emu.perfmodel.step import DriveFigures
-from csd_lab.bench.planner.planner_draws import Draws, StepNoise, draw_noise, no_noise
+from csd_emu.profiles import Profile
+from csd_lab.bench.planner.planner_draws import Draws, StepNoise, TrueSeconds, draw_noise, no_noise
 from host.config.sync_section import TuningSection
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.stannis import plan_batches
 from host.policies.selection.cluster import Cluster, Configuration, Counts, Floats, TrialStep
+
+# One core adds up: a channel of DDR4-2400. Each gradient is read, and the sum read and written; then the optimiser
+# reads the gradient, and reads and writes momentum and weight.
+_SUM_BYTES_PER_SECOND, _SUM_TOUCHES, _OPTIMISER_TOUCHES = 19.2e9, 3, 5
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,24 @@ class World:
         self._kind_of = np.repeat(np.arange(len(cluster.kinds)), cluster.counts)
         self._local = np.array([cluster.kinds[kind].local for kind in self._kind_of])
         profiles = [cluster.kinds[kind].profile for kind in self._kind_of]
-        self._link, self._power = DriveFigures.of(profiles), PowerFigures.of(profiles)
+        self._path, self._watts = _path_of(profiles), _watts_of(profiles)
         self._encode = np.array([cluster.kinds[kind].encode_seconds for kind in self._kind_of])
         drives = [profile for profile, local in zip(profiles, self._local, strict=True) if not local]
-        self._storage = storage_of(cluster.host, drives)
+        # Records of the host lie on all drives equally, so the slowest sets the pace, as far as the host takes it in.
+        slowest = min(min(each.flash_bytes_per_second.value, each.nvme_bytes_per_second.value) for each in drives)
+        rate = min(cluster.host.nvme_bytes_per_second.value, len(drives) * slowest)
+        self._host_reads = rate, max(each.flash_latency_seconds.value for each in drives)
         # Of each kind, as STANNIS would want it.
         self.tables = [
             SpeedTable(kind.name, np.maximum.accumulate(curve.seconds(np.arange(1, kind.speed.largest_batch + 1))))
             for kind, curve in zip(cluster.kinds, draws.curves, strict=True)
             if kind.speed is not None
         ]
+
+    def curve_of(self, node: str) -> TrueSeconds:
+        """Return what batches take on a node, undisturbed."""
+        curve: TrueSeconds = self.draws.curves[int(self._kind_of[self._number[node]])]
+        return curve
 
     def best_batches(self, configuration: Configuration, tuning: TuningSection) -> tuple[int, ...]:
         """Return the batches of each kind that STANNIS plans if it knows the true curves and the true exchange."""
@@ -125,7 +135,8 @@ class World:
 
     def _reduce_seconds(self, gradients: int, trains: bool) -> float:
         slowed = 1 + self.draws.training_sum * trains
-        return reduce_seconds(self.cluster.gradient_bytes, gradients) * self.draws.reduce * slowed
+        touched = (_SUM_TOUCHES * gradients + _OPTIMISER_TOUCHES) * self.cluster.gradient_bytes
+        return touched / _SUM_BYTES_PER_SECOND * self.draws.reduce * slowed
 
     def _wire_seconds(self, drives: int, trains: bool) -> float:
         """Return what the shared side of the link takes for one drive's state, one way."""
@@ -144,9 +155,9 @@ class World:
         last = np.maximum(self._host_seconds(records[local], compute[:, local]), 0.0)
         if not len(drives):
             return last
-        latency = draws.latency * self._link.link_latency_seconds[drives]
+        latency = draws.latency * self._path["link_latency_seconds"][drives]
         own = self.cluster.state_bytes / (
-            self._link.link_bytes_per_second[drives] * draws.own_link[self._kind_of[drives]]
+            self._path["link_bytes_per_second"][drives] * draws.own_link[self._kind_of[drives]]
         )
         shared = wire[:, None] * (len(drives) if link.shared else 1)
         received = np.maximum(shared, own) + latency + draws.latency * link.latency_seconds
@@ -161,12 +172,13 @@ class World:
         """Return (steps,) seconds of the host's own part: it reads ahead while it computes."""
         if not len(records):
             return np.zeros(len(compute))
-        activity = host_activity(int(records[0]), self.cluster.record_bytes, {}, self._storage)
-        return np.asarray(np.maximum(activity.read_seconds, compute[:, 0]))
+        count, (rate, latency) = int(records[0]), self._host_reads
+        read = count * self.cluster.record_bytes / rate + latency * (count > 0)
+        return np.asarray(np.maximum(read, compute[:, 0]))
 
     def _read_seconds(self, drives: Counts, records: Counts) -> Floats:
-        reads = records * self.cluster.record_bytes / self._link.flash_bytes_per_second[drives]
-        return np.asarray(reads + np.where(records > 0, self._link.flash_latency_seconds[drives], 0.0))
+        reads = records * self.cluster.record_bytes / self._path["flash_bytes_per_second"][drives]
+        return np.asarray(reads + np.where(records > 0, self._path["flash_latency_seconds"][drives], 0.0))
 
     def _joules(
         self, part: Counts, records: Counts, compute: Floats, seconds: Floats, wire: Floats, reduce: float
@@ -175,16 +187,16 @@ class World:
         local, trains = self._local[part], bool(self._local[part].any())
         drives, own = part[~local], compute[:, ~local]
         powered = np.flatnonzero(~self._local) if self._unused_powered else drives
-        draws, power, kinds = self.draws, self._power, self._kind_of
+        draws, watts, kinds = self.draws, self._watts, self._kind_of
         read_by_host = float(records[local].sum()) * self.cluster.record_bytes
-        idle = float((power.idle_watts * draws.idle[kinds])[powered].sum()) * seconds
-        core = (power.core_watts * draws.core[kinds])[drives]
+        idle = float((watts["idle_watts"] * draws.idle[kinds])[powered].sum()) * seconds
+        core = (watts["core_watts"] * draws.core[kinds])[drives]
         serial = np.minimum(own, self._encode[drives] * (records[~local] > 0))
-        busy = core * (power.cores[drives] * (own - serial) + serial)
+        busy = core * (watts["cores"][drives] * (own - serial) + serial)
         waits = core * draws.polling * np.maximum(0.0, seconds[:, None] - own)
-        dram = (power.dram_watts * draws.dram[kinds])[drives] * own
-        flash = float((power.flash_joules_per_byte[drives] * records[~local]).sum()) * self.cluster.record_bytes
-        crossed = 2 * self.cluster.state_bytes * float(power.link_joules_per_byte[drives].sum())
+        dram = (watts["dram_watts"] * draws.dram[kinds])[drives] * own
+        flash = float((watts["flash_joules_per_byte"][drives] * records[~local]).sum()) * self.cluster.record_bytes
+        crossed = 2 * self.cluster.state_bytes * float(watts["link_joules_per_byte"][drives].sum())
         host = self._host_joules(part, compute, seconds, wire, reduce)
         plain = self._plain_read_joules() * read_by_host if trains else 0.0
         return np.asarray(idle + (busy + waits + dram).sum(axis=1) + flash + crossed + plain + host)
@@ -192,7 +204,7 @@ class World:
     def _plain_read_joules(self) -> float:
         """Return joules per byte that the host reads from the drives, on which its records lie equally."""
         drives = ~self._local
-        return float((self._power.flash_joules_per_byte + self._power.link_joules_per_byte)[drives].mean())
+        return float((self._watts["flash_joules_per_byte"] + self._watts["link_joules_per_byte"])[drives].mean())
 
     def _host_joules(self, part: Counts, compute: Floats, seconds: Floats, wire: Floats, reduce: float) -> Floats:
         host, draws, local = self.cluster.host, self.draws, self._local[part]
@@ -206,6 +218,17 @@ class World:
         crossed = 2 * count * self.cluster.state_bytes * host.power.link_joules_per_byte.value
         idle = (host.power.idle_watts.value + chassis) * seconds
         return np.asarray(idle * draws.host_idle + active * draws.host_core + crossed)
+
+
+def _path_of(profiles: Sequence[Profile]) -> dict[str, Floats]:
+    names = ("flash_bytes_per_second", "flash_latency_seconds", "link_bytes_per_second", "link_latency_seconds")
+    return {name: np.array([getattr(each, name).value for each in profiles]) for name in names}
+
+
+def _watts_of(profiles: Sequence[Profile]) -> dict[str, Floats]:
+    names = ("idle_watts", "core_watts", "dram_watts", "flash_joules_per_byte", "link_joules_per_byte")
+    own = {name: np.array([getattr(each.power, name).value for each in profiles]) for name in names}
+    return own | {"cores": np.array([each.cores.value for each in profiles])}
 
 
 def stannis_batches(

@@ -44,6 +44,7 @@ def plan(
     joules: Annotated[str | None, typer.Option(metavar="ENERGY", help="the training takes no more: 20 kJ")] = None,
     include: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must train; may be given again")] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must not; may be given again")] = None,
+    critical_batch: Annotated[float | None, typer.Option(help="larger steps hardly learn more by record")] = None,
     unused_off: Annotated[bool, typer.Option("--unused-off", help="drives that do not train draw no power")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="go on with what was chosen, to the end")] = False,
     from_tables: FromTables = False,
@@ -61,7 +62,7 @@ def plan(
     given: dict[str, Any] = {
         **{"prefer": prefer, "steps": 0 if from_tables else steps},
         **{"deadline": deadline, "watts": watts, "joules": joules, "include": include, "exclude": exclude},
-        "unused": "off" if unused_off else None,
+        **{"critical_batch": critical_batch, "unused": "off" if unused_off else None},
     }
     keys = {name: value for name, value in given.items() if value is not None and value != []}
     if (array is None) == (servers is None):

@@ -98,6 +98,21 @@ class Cluster:
         own = tuple(self.kinds[number] for number in self.kinds_of(server))
         return replace(self, kinds=own, host=side.host, link=side.link, sides=(), between_seconds=0.0)
 
+    def set_apart(self, node: str) -> Cluster:
+        """Return the same with a node as a kind of its own, behind the one that it was of."""
+        kinds = list(self.kinds)
+        at = next(number for number, kind in enumerate(kinds) if node in kind.nodes)
+        if len(kinds[at].nodes) > 1:
+            others = tuple(each for each in kinds[at].nodes if each != node)
+            alone = replace(kinds[at], name=f"{kinds[at].name} {node}", nodes=(node,))
+            kinds[at : at + 1] = [replace(kinds[at], nodes=others), alone]
+        return replace(self, kinds=tuple(kinds))
+
+    def trial_of(self, batches: Mapping[str, int]) -> tuple[Configuration, tuple[int, ...]]:
+        """Return counts and batches of the kinds of which these nodes, with their records per step, are."""
+        own = [[batches[node] for node in kind.nodes if node in batches] for kind in self.kinds]
+        return tuple(map(len, own)), tuple(max(each, default=0) for each in own)
+
     def name(self, configuration: Sequence[int]) -> str:
         """Return a configuration as people read it: ``3 newport + host``."""
         parts = [

@@ -14,6 +14,7 @@ class Members:
     """Nodes of each kind in the order in which they are taken: included ones first.
 
     Attributes:
+        cluster: all that might train.
         lost: nodes that failed.
     """
 
@@ -29,7 +30,7 @@ class Members:
         Raises:
             ConfigurationError: a node is unknown, has no record and is to be included, or nobody is left.
         """
-        self._cluster, self._wanted, self._records, self._private = cluster, wanted, records, dict(private)
+        self.cluster, self._wanted, self._records, self._private = cluster, wanted, records, dict(private)
         self.lost: set[str] = set()
         names = [node for kind in cluster.kinds for node in kind.nodes]
         for word, nodes in (("include", wanted.include), ("exclude", wanted.exclude)):
@@ -48,7 +49,7 @@ class Members:
         Raises:
             ConfigurationError: there is no such node, or none is left.
         """
-        if not any(node in kind.nodes for kind in self._cluster.kinds):
+        if not any(node in kind.nodes for kind in self.cluster.kinds):
             raise ConfigurationError(f"{node!r} is no device of this plan; it cannot be lost")
         self.lost.add(node)
         self._refuse_nothing()
@@ -56,12 +57,12 @@ class Members:
     def nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part."""
         out = self._wanted.exclude | self.lost | self._bare
-        left = [[node for node in kind.nodes if node not in out] for kind in self._cluster.kinds]
+        left = [[node for node in kind.nodes if node not in out] for kind in self.cluster.kinds]
         return [sorted(nodes, key=lambda node: node not in self._wanted.include) for nodes in left]
 
     def with_lost(self) -> list[list[str]]:
         """Return the same with lost ones behind them: they took part in trials."""
-        pairs = zip(self.nodes(), self._cluster.kinds, strict=True)
+        pairs = zip(self.nodes(), self.cluster.kinds, strict=True)
         return [[*left, *(node for node in kind.nodes if node in self.lost)] for left, kind in pairs]
 
     def fewest(self) -> tuple[int, ...]:
@@ -80,7 +81,7 @@ class Members:
     def _refuse_nothing(self) -> None:
         if any(self.nodes()):
             return
-        excluded, every = len(self._wanted.exclude), sum(self._cluster.counts)
+        excluded, every = len(self._wanted.exclude), sum(self.cluster.counts)
         causes = [f"{excluded} of {every} excluded"] if excluded else []
         causes += [f"{', '.join(sorted(self.lost))} lost"] if self.lost else []
         causes += [f"{', '.join(sorted(self._bare))} without a record"] if self._bare else []

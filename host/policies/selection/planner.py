@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,10 +44,12 @@ from host.policies.selection.search.planned_batches import (
 )
 from host.policies.selection.search.ranking import Ranking, goal_of
 from host.policies.selection.search.trial_choice import contenders, find_worthiest
-from host.policies.selection.selection_rules import SelectionPlan, SelectionRules
+from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan, SelectionRules
 
 __all__ = ["Planner", "SelectionPlan"]
-_MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
+_MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 32, 200, 0.2
+# So many times what may be the best is measured, where nothing else is worth it and that pays.
+_REPEATS = 2
 # Of several servers: batches are worked out for each subset of kinds.
 _MOST_KINDS = 12
 # Where nothing is expected to keep to the constraints, a chance to that is worth a trial.
@@ -76,20 +79,62 @@ class Planner:
         Raises:
             ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
         """
-        self.cluster, self.rules, self._ends = cluster, rules, ends or {}
+        self.cluster, self.rules, self._ends = cluster, rules, dict(ends or {})
         if not 0 < records < math.inf:
             raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
         self._members = Members(cluster, rules.constraints, records, private or {})
-        self._figures = Figures.of(cluster)
-        self._tables = [table_of(kind) for kind in cluster.kinds]
-        check_batch(self._tables, rules.batch_size)
-        self._reference = knees(self._tables, rules)
-        self._observations = Observations(cluster, self._tables)
-        self._trials: list[TrialResult] = []
+        # Of each trial the records per step of the nodes that took part.
+        self._history: list[tuple[dict[str, int], TrialResult]] = []
+        # Nodes whose level changed: after how many trials, and what they did since.
+        self._changed: dict[str, tuple[int, Sequence[tuple[int, float]]]] = {}
+        self._again = PlannedAgain()
         self._attempts = 0
+        self._prepare()
+        check_batch(self._tables, rules.batch_size)
+        self._refuse_too_many()
+
+    def _prepare(self) -> None:
+        """Work out what follows from the kinds, and take what was seen as that of them."""
+        self._tables = [table_of(kind) for kind in self.cluster.kinds]
+        self._observations = Observations(self.cluster, self._tables)
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
-        self._refuse_too_many()
+        for number, (batches, tried) in enumerate(self._history):
+            kept = {node for node in batches if number >= self._changed.get(node, (0,))[0]}
+            owns = [{n: own for n, own in each.compute_seconds.items() if n in kept} for each in tried.seen]
+            steps = [replace(each, compute_seconds=own) for each, own in zip(tried.seen, owns, strict=True)]
+            self._observations.add(self._in_kinds(tried.trial, batches), steps)
+        for node, (_, beside) in self._changed.items():
+            self._observations.note(node, beside)
+
+    def _in_kinds(self, trial: Trial, batches: Mapping[str, int]) -> Trial:
+        """Return a trial of these nodes as one of the kinds as they are now."""
+        configuration, own = self.cluster.trial_of(batches)
+        return replace(trial, configuration=configuration, batches=own)
+
+    def look_again(self, changed: Mapping[str, Sequence[tuple[int, float]]], again: PlannedAgain) -> None:
+        """Plan what is left of a training, in which the level of some nodes has changed.
+
+        Args:
+            changed: node -> (records, seconds) of its last steps; each is of a kind of its own from now on.
+            again: what is left, and who trains.
+        """
+        self._again, self._attempts = replace(again, trials=len(self._history)), 0
+        for node, steps in changed.items():
+            self._changed[node] = len(self._history), steps
+            self.cluster = self.cluster.set_apart(node)
+            self._ends = {end: cluster.set_apart(node) for end, cluster in self._ends.items()}
+        self._members.cluster = self.cluster
+        self._prepare()
+
+    def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
+        """Return node -> seconds in which a typical device of its kind computes a record, with these per step.
+
+        Nothing where tables alone decide: how far they are off is no change.
+        """
+        pairs = zip(self.cluster.kinds, self._observations.curves(knees(self._tables, self.rules)), strict=True)
+        tables = {node: curve.table for kind, curve in pairs for node in kind.nodes}
+        return {node: tables[node].seconds(batch) / batch for node, batch in batches.items() if self._history}
 
     def next_trial(self) -> Trial | None:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""
@@ -111,10 +156,12 @@ class Planner:
         rows = contenders(ranking)
         costs = self._costs(ranking, rows)
         steps = self._affordable(costs, self._left(ranking))
-        closed = (steps < 1) | (self._steps(ranking, rows) >= self.rules.steps)
-        preference = self.rules.preference
+        seen, preference = self._steps(ranking, rows), self.rules.preference
         weight = preference.time + preference.power + preference.energy
-        kept = find_worthiest(ranking.gains(rows), np.where(closed, np.inf, costs * steps), weight)
+        gains = self._again.share * ranking.gains(rows)
+        closed = ((steps < 1) | (seen >= times * self.rules.steps) for times in (1, _REPEATS))
+        worthiest = (find_worthiest(gains, np.where(each, np.inf, costs * steps), weight) for each in closed)
+        kept = next((each for each in worthiest if each is not None), None)
         if kept is None:
             return None
         hopeful = "it would be better, and may keep to the constraints after all"
@@ -137,9 +184,16 @@ class Planner:
         """
         self._observations.add(trial, seen)
         self._attempts += 1
-        if seen:
-            self._trials.append(TrialResult(trial, tuple(seen)))
         self._ranking = None
+        if not seen:
+            return
+        returned = {node for each in seen for node in each.compute_seconds}
+        batches = {
+            node: batch
+            for kind, count, batch in zip(self.cluster.kinds, trial.configuration, trial.batches, strict=True)
+            for node in sorted(kind.nodes, key=lambda node: node not in returned)[:count]
+        }
+        self._history.append((batches, TrialResult(trial, tuple(seen))))
 
     def lose(self, node: str) -> None:
         """Note that a node failed: it takes part in nothing any more.
@@ -173,7 +227,8 @@ class Planner:
         each = (there.estimates(both, steps) for there in (ranking, *ends.values()))
         estimates = dict(zip(both.tolist(), map(Estimate.with_ends, *each), strict=True))
         chosen, *_ = ranked = tuple(estimates[row] for row in rows.tolist())
-        sure, trials = ranking.sure(), tuple(self._trials)
+        sure = ranking.sure()
+        trials = tuple(replace(tried, trial=self._in_kinds(tried.trial, own)) for own, tried in self._history)
         reasons = explain(ranking, [*ends.values()], chosen.steps_measured, sure, trials, sorted(self._members.lost))
         fronts = tuple(estimates[row] for row in front.tolist())
         feasible = int(ranking.feasible.sum())
@@ -203,9 +258,9 @@ class Planner:
 
     def _believe(self) -> Ranking:
         deviations = self._observations.deviations(self._members.with_lost())
-        curves = self._observations.curves(self._reference)
+        curves = self._observations.curves(knees(self._tables, self.rules))
         paces, powered = PaceTables.of(deviations), self.rules.constraints.unused_powered
-        model = Model(self._figures, curves, paces, self._overhead_unit(), powered)
+        model = Model(Figures.of(self.cluster), curves, paces, self._overhead_unit(), powered)
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in self._members.nodes())
         goal = goal_of(self.rules)
@@ -216,11 +271,14 @@ class Planner:
         found = find_configurations(space, model, belief.mode, goal)
         subsets = subset_numbers(found.counts)
         points = Points(found.counts, table[subsets], subsets)
-        return Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
+        ranking = Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
+        if not self._again.nodes:
+            return ranking
+        return ranking.keep(self.cluster.trial_of(dict.fromkeys(self._again.nodes, 1))[0], self._again.margin)
 
     def _overhead_unit(self) -> float:
         """Return the seconds of a table's step at the knee: what overhead and such are measured in."""
-        pairs = zip(self._tables, self._reference, strict=True)
+        pairs = zip(self._tables, knees(self._tables, self.rules), strict=True)
         return max(table.seconds(min(int(batch), table.largest_batch)) for table, batch in pairs)
 
     def _steps(self, ranking: Ranking, rows: Counts) -> Counts:
@@ -255,7 +313,7 @@ class Planner:
         """Return the share of the whole training that trials may still cost."""
         whole, work = ranking.seconds[ranking.best], ranking.work[ranking.best]
         spent = 0.0
-        for tried in self._trials:
+        for _, tried in self._history[self._again.trials :]:
             step_seconds = float(np.mean([each.step_seconds for each in tried.seen]))
             spent += (step_seconds - tried.trial.records * whole / work) * len(tried.seen)
-        return float(self.rules.most_share - max(0.0, spent) / whole)
+        return float(self._again.share * self.rules.most_share - max(0.0, spent) / whole)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from host.core.tuning.batch_tuner import BatchTuner
-from host.policies.selection.cluster import Cluster, Configuration, Estimate, Trial, TrialResult, TrialStep
-from host.policies.selection.selection_rules import SelectionPlan
+from host.policies.selection.cluster import Cluster, Configuration, Estimate, Trial, TrialStep
+from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
 
 
 class Decider(Protocol):
@@ -30,6 +30,12 @@ class Decider(Protocol):
     def decide(self) -> SelectionPlan:
         """Return what is best; ConfigurationError: nothing is feasible."""
 
+    def look_again(self, changed: Mapping[str, Sequence[tuple[int, float]]], again: PlannedAgain) -> None:
+        """Plan what is left; `changed` has (records, seconds) of the last steps of nodes whose level is another one."""
+
+    def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
+        """Return node -> seconds in which it is expected to compute a record; of nodes with these records per step."""
+
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         """Return which nodes train in a configuration."""
 
@@ -46,16 +52,16 @@ class TrialDecision:
     """What came of planning.
 
     Attributes:
+        cluster: from what it was chosen: a node whose level changed is of a kind of its own.
         plan: ranked configurations.
         batches: node -> records per step, of those that train.
-        tried: what was measured.
         step: after which it was decided, or taken over from another server.
         lost: nodes that were lost meanwhile.
     """
 
+    cluster: Cluster
     plan: SelectionPlan
     batches: Mapping[str, int]
-    tried: tuple[TrialResult, ...]
     step: int
     lost: tuple[str, ...] = ()
 

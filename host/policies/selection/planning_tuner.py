@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune, StepCost
+from host.policies.selection.level_changes import STEPS_FOR_GOOD, LevelChanges
+from host.policies.selection.notices import Notices
 from host.policies.selection.planner_protocol import Decider, MakeInner, TrialDecision, batches_by_node
-from host.policies.selection.selection_rules import SelectionPlan
+from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
 from host.policies.selection.trials import Trials
 
+# Others take over if they are better by this share, and win what a change costs in what is left, in steps.
+_MARGIN, _COST_STEPS = 0.02, 3.0
 
-class Notices:
-    """What the run and people are told of planning: at once, or behind a computation that may still fail."""
 
-    def __init__(self, on_decided: Callable[[TrialDecision], None], on_note: Callable[[str], None]) -> None:
-        """Take who is told of decisions, and who of sentences."""
-        self._on_decided, self._on_note = on_decided, on_note
-        self._untold: list[Callable[[], None]] | None = None
+@dataclass
+class _Training:
+    """The nodes that were chosen.
 
-    def decided(self, decision: TrialDecision) -> None:
-        """Tell of a decision."""
-        self._tell(partial(self._on_decided, decision))
+    Attributes:
+        chosen: numbers of the nodes that train, and their batches to begin with.
+        inner: tunes them.
+        records: that they train on in all.
+        levels: of them; None where nothing is looked at again.
+        due: whether one has changed for good.
+    """
 
-    def note(self, text: str) -> None:
-        """Tell what people should know."""
-        self._tell(partial(self._on_note, text))
-
-    @contextmanager
-    def later(self) -> Iterator[None]:
-        """Collect what is told inside the block, and tell it at the end; after an error it is dropped."""
-        untold = self._untold = []
-        yield
-        self._untold = None
-        for tell in untold:
-            tell()
-
-    def _tell(self, tell: Callable[[], None]) -> None:
-        if self._untold is None:
-            tell()
-        else:
-            self._untold.append(tell)
+    chosen: dict[int, int]
+    inner: BatchTuner
+    records: float = 0.0
+    levels: LevelChanges | None = None
+    due: bool = False
 
 
 class PlanningTuner:
@@ -88,11 +80,19 @@ class PlanningTuner:
         self._here = np.ones(len(self._nodes), bool)
         # Nodes for whose sake planning was begun anew: once for each, or one that comes and goes would keep it going.
         self._came: set[str] = set()
-        self._inner: BatchTuner | None = None
-        # Numbers of the nodes that train, and their batches to begin with.
-        self._chosen: dict[int, int] = {}
+        self._training: _Training | None = None
+        # Who trained before what is left was looked at again.
+        self._before: _Training | None = None
         self._step = 0
         self._begun = False
+
+    @property
+    def _inner(self) -> BatchTuner | None:
+        return None if self._training is None else self._training.inner
+
+    @property
+    def _chosen(self) -> dict[int, int]:
+        return {} if self._training is None else self._training.chosen
 
     @property
     def error(self) -> ConfigurationError | None:
@@ -135,8 +135,8 @@ class PlanningTuner:
 
     @property
     def is_computing(self) -> bool:
-        """Whether it is still to be decided who trains; this begins nothing, see `resting`."""
-        return self._inner is None and self._trials.error is None
+        """Whether it is to be decided who trains, or to be looked at again; this begins nothing, see `resting`."""
+        return self._trials.error is None and (self._training is None or self._training.due)
 
     def idle(self) -> list[str]:
         """Return the names of the drives that take no part as of now."""
@@ -168,17 +168,35 @@ class PlanningTuner:
         """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
         self.begin()
         self._step = step
-        if self._inner is not None:
-            retune = self._inner.observe(step, np.asarray(compute_seconds)[list(self._chosen)], steps_left)
+        before, training = self.batches, self._training
+        if training is not None:
+            if training.due and steps_left:
+                return self._look_again(training, before, steps_left)
+            own, levels = np.asarray(compute_seconds)[list(training.chosen)], training.levels
+            retune = training.inner.observe(step, own, steps_left)
+            if levels is not None and (steps_left or 0) > STEPS_FOR_GOOD:
+                for number, seconds in zip(training.chosen, own.tolist(), strict=True):
+                    levels.observe(self._nodes[number], int(before[number]), seconds)
+                training.due = bool(levels.changed())
             return None if retune is None else self._widen(retune)
         if self._trials.error is not None:
             return None
-        before = self.batches
         last = self._trials.is_odd() or steps_left == 0
         if last or self._trials.is_full():
             self._trials.end()
         reason = self._go_on(last)
         return self._retune(before, reason) if reason else None
+
+    def _look_again(self, training: _Training, before: Batches, steps_left: int) -> Retune | None:
+        """Plan what is left, of which some nodes' level has changed; nothing if all stays as it is."""
+        changed = {} if training.levels is None else training.levels.changed()
+        share = min(1.0, steps_left * int(before.sum()) / training.records)
+        nodes = tuple(self._nodes[number] for number in training.chosen)
+        self._notices.note(f"{', '.join(changed)}: as fast as in the trials no more; who trains is looked at again")
+        self._trials.look_again(changed, PlannedAgain(share, _MARGIN + _COST_STEPS / steps_left, nodes))
+        self._before, self._training = training, None
+        reason = self._go_on()
+        return self._retune(before, reason) if self._training is not training else None
 
     def meet(self, here: Collection[int]) -> None:
         """Take who is there, before those who left and came are told one by one: a whole server's, as a rule.
@@ -199,6 +217,7 @@ class PlanningTuner:
         self._here[device] = False
         if self._inner is not None:
             return self._leave_chosen(device)
+        self._before = None
         self._lose([device], "left in pre-training")
         reason = self._go_on()
         return self._retune(before, f"{node} left{'; ' * bool(reason)}{reason}")
@@ -228,30 +247,37 @@ class PlanningTuner:
     def state(self) -> dict[str, Any]:
         """Return what was decided; planning that is under way begins again, unless it is to be handed over."""
         here: dict[str, Any] = {"here": self._here.tolist()}
-        if (planning := self._trials.state()) is not None:
-            here["planning"] = planning
+        training = self._training or self._before
+        if self._trials.handed_over or training is not None:
+            here["planning"] = self._trials.state()
+            if not self._trials.handed_over:  # what is looked at again begins again
+                here["planning"]["trying"] = None
             here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun}
-        if self._inner is None:
+        if training is None:
             return here
-        chosen = {"nodes": list(self._chosen), "batches": list(self._chosen.values())}
-        return here | {"chosen": chosen, "inner": self._inner.state()}
+        chosen = {"nodes": list(training.chosen), "batches": list(training.chosen.values())}
+        levels = msgspec.to_builtins(training.levels)
+        return here | {"chosen": chosen, "inner": training.inner.state(), "levels": levels, "records": training.records}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; what another server decided meanwhile is told here too."""
         decided = self._inner is not None
         self._here = np.array(state["here"], bool)
-        self._trials, self._inner = self._new_trials(), None
+        self._trials, self._training, self._before = self._new_trials(), None, None
         self._begun = "chosen" in state
-        if self._trials.handed_over:
+        if "planning" in state:  # not of a release before, unless it may be handed over
             self._trials.load_state(state["planning"])
             self._came, self._step, self._begun = set(state["came"]), int(state["step"]), bool(state["begun"])
-        else:
+        if not self._trials.handed_over:
             self._lose_absent()
         if "chosen" not in state:
             return
         chosen = state["chosen"]
         inner = self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
-        inner.load_state(state["inner"])
+        inner.inner.load_state(state["inner"])
+        if state.get("levels") is not None:
+            inner.records, inner.levels = float(state["records"]), msgspec.convert(state["levels"], LevelChanges)
+            inner.due = bool(inner.levels.changed())
         if self._trials.handed_over and not decided and (plan := self._trials.decide()) is not None:
             self._tell_decided(plan)
 
@@ -275,26 +301,39 @@ class PlanningTuner:
         return ("" if last else self._trials.begin()) or self._decide()
 
     def _decide(self) -> str:
-        self._inner = None
-        if (plan := self._trials.decide()) is None:
-            return f"nothing was chosen: {self._trials.error}"
-        batches = batches_by_node(self._trials.planner, plan.chosen)
+        before, self._before, self._training = self._before, None, None
+        plan = self._trials.decide()
+        batches = {} if plan is None else batches_by_node(self._trials.planner, plan.chosen)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
-        self._hand_over(dict(sorted(numbers.items())))
+        if before is not None and (plan is None or numbers.keys() == before.chosen.keys()):
+            # Where nothing keeps to the limits any more they train on too.
+            self._trials.error, self._training = None, before
+            self._watch(before, before.records)
+            return "those that train go on"
+        if plan is None:
+            return f"nothing was chosen: {self._trials.error}"
+        training = self._hand_over(dict(sorted(numbers.items())))
+        self._watch(training, plan.chosen.trained_records)
         self._tell_decided(plan)
         name = self._trials.planner.cluster.name(plan.chosen.configuration)
         return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
 
+    def _watch(self, training: _Training, records: float) -> None:
+        """Watch levels, of what was measured; several servers do not, for each would have to decide the same."""
+        training.records, training.due = records, False
+        if not self._trials.handed_over:
+            batches = {self._nodes[number]: batch for number, batch in training.chosen.items()}
+            training.levels = LevelChanges(self._trials.planner.record_seconds(batches))
+
     def _tell_decided(self, plan: SelectionPlan) -> None:
         trials = self._trials
         batches = batches_by_node(trials.planner, plan.chosen)
-        decided = TrialDecision(plan, batches, tuple(trials.tried), self._step, tuple(trials.lost))
+        decided = TrialDecision(trials.planner.cluster, plan, batches, self._step, tuple(trials.lost))
         self._notices.decided(decided)
 
-    def _hand_over(self, chosen: dict[int, int]) -> BatchTuner:
-        self._chosen = chosen
-        self._inner = inner = self._make_inner(list(chosen), list(chosen.values()))
-        return inner
+    def _hand_over(self, chosen: dict[int, int]) -> _Training:
+        self._training = training = _Training(chosen, self._make_inner(list(chosen), list(chosen.values())))
+        return training
 
     def _leave_chosen(self, device: int) -> Retune:
         """Note that a device is gone; if nobody of the chosen is left, decide again among the others."""
@@ -312,7 +351,7 @@ class PlanningTuner:
     def _lose(self, devices: Iterable[int], why: str) -> None:
         self._trials.lose([self._nodes[device] for device in devices], why)
         if self._trials.error is not None:
-            self._inner = None
+            self._training = None
 
     def _spread(self, own: Any, others: Any) -> Any:
         others[list(self._chosen)] = own

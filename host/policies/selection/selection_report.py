@@ -141,7 +141,6 @@ class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_plan(
     decided: TrialDecision,
-    cluster: Cluster,
     rules: SelectionRules,
     *,
     clock: str,
@@ -149,9 +148,9 @@ def describe_plan(
     notes: Sequence[str] = (),
 ) -> SelectionReport:
     """Return what a decision says."""
-    plan, nodes = decided.plan, dict(decided.batches)
+    cluster, plan, nodes = decided.cluster, decided.plan, dict(decided.batches)
     every = [node for kind in cluster.kinds for node in kind.nodes]
-    seen = [one for each in decided.tried for one in each.seen]
+    seen = [one for each in plan.trials for one in each.seen]
     ranked, front = ([_row(each, cluster) for each in part[:MOST_ROWS]] for part in (plan.ranked, plan.front))
     known = {row.name: row for row in (*ranked, *front) if row.bands}
     return SelectionReport(
@@ -170,7 +169,7 @@ def describe_plan(
         reasons=list(plan.reasons),
         sure=plan.sure,
         gap=plan.gap,
-        trials=[_trial(each, cluster, known) for each in decided.tried],
+        trials=[_trial(each, cluster, known) for each in plan.trials],
         trial_seconds=sum(one.step_seconds for one in seen),
         trial_joules=sum(one.joules for one in seen),
         trial_steps=len(seen),

@@ -58,6 +58,7 @@ class SelectionRules:
         confidence: with which ranges hold.
         batch_size: of every node; None: STANNIS chooses.
         tuning: how STANNIS chooses.
+        critical_batch: records of a step beyond which more of them hardly save steps; None: a record is a record.
     """
 
     preference: Preference
@@ -68,6 +69,7 @@ class SelectionRules:
     confidence: float = 0.95
     batch_size: int | None = None
     tuning: TuningSection = field(default_factory=TuningSection)
+    critical_batch: float | None = None
 
     def __post_init__(self) -> None:
         """Check them.
@@ -85,6 +87,23 @@ class SelectionRules:
             raise ConfigurationError(f"planner: a confidence of {self.confidence} is not between 0 and 1")
         if self.batch_size is not None and self.batch_size < 1:
             raise ConfigurationError(f"planner: a batch of {self.batch_size} is less than 1")
+
+
+@dataclass(frozen=True)
+class PlannedAgain:
+    """What is left of a training when its devices are looked at again.
+
+    Attributes:
+        share: of its records that are left.
+        margin: by how much better others must be, as a share of what is preferred, to take over.
+        nodes: that train; none in a training that has not begun.
+        trials: that were taken before.
+    """
+
+    share: float = 1.0
+    margin: float = 0.0
+    nodes: tuple[str, ...] = ()
+    trials: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import msgspec
 
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import StepCost
-from host.policies.selection.cluster import Trial, TrialResult, TrialStep
+from host.policies.selection.cluster import Trial, TrialStep
 from host.policies.selection.planner_protocol import Decider, batches_by_node
-from host.policies.selection.selection_rules import SelectionPlan
+from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
 _MOST_ODD = 8
@@ -38,7 +38,14 @@ class PlannerQuery(msgspec.Struct, frozen=True, tag=True):
     last: bool
 
 
-PlannerCall = Observed | Lost | PlannerQuery
+class LookAgain(msgspec.Struct, frozen=True, tag=True):
+    """What is left is planned again: (records, seconds) of the last steps of nodes whose level has changed."""
+
+    changed: dict[str, list[tuple[int, float]]]
+    again: PlannedAgain
+
+
+PlannerCall = Observed | Lost | PlannerQuery | LookAgain
 """What a planner was asked and told, from which another planner can reach the same state."""
 
 
@@ -64,7 +71,7 @@ class Trials:
 
     Attributes:
         planner: it.
-        tried: what was measured.
+        handed_over: whether another server may go on from the `state`.
         lost: nodes that take part in nothing any more.
         error: why nothing can be decided on, as far as is known.
     """
@@ -78,18 +85,14 @@ class Trials:
             note: told what people should know.
             handed_over: whether another server may go on from the `state`.
         """
-        self.planner = planner
-        self._calls: list[PlannerCall] | None = [] if handed_over else None
-        self.tried: list[TrialResult] = []
+        self.planner, self.handed_over = planner, handed_over
+        self._calls: list[PlannerCall] = []
+        # Of these the planner was asked and told so many: those of another one wait until they matter.
+        self._repeated = 0
         self.lost: list[str] = []
         self.error: ConfigurationError | None = None
         self._trying: _Trying | None = None
         self._cold, self._note = cold, note
-
-    @property
-    def handed_over(self) -> bool:
-        """Whether another server may go on from the `state`."""
-        return self._calls is not None
 
     @property
     def wanted(self) -> Mapping[str, int] | None:
@@ -135,7 +138,6 @@ class Trials:
         """End the trial under way, if there is one, with the steps that it has."""
         trying, self._trying = self._trying, None
         if trying is not None and trying.seen:
-            self.tried.append(TrialResult(trying.trial, tuple(trying.seen)))
             self._record(Observed(trying.trial, list(trying.seen)))
             self.planner.observe(trying.trial, trying.seen)
 
@@ -148,6 +150,11 @@ class Trials:
         except ConfigurationError as error:
             self.error = error
             return None
+
+    def look_again(self, changed: dict[str, list[tuple[int, float]]], again: PlannedAgain) -> None:
+        """Have what is left planned again, see `Decider.look_again`."""
+        self._record(LookAgain(changed, again))
+        self.planner.look_again(changed, again)
 
     def lose(self, nodes: Sequence[str], why: str) -> None:
         """Have these take part in nothing any more; a trial that one of them was part of ends."""
@@ -164,38 +171,33 @@ class Trials:
             except ConfigurationError as error:  # nobody is left of those who may train
                 self.error, self._trying = error, None
 
-    def state(self) -> dict[str, Any] | None:
-        """Return where planning stands, as JSON takes it; None if it cannot be handed over."""
-        if self._calls is None:
-            return None
+    def state(self) -> dict[str, Any]:
+        """Return where planning stands, as JSON takes it."""
         return {
             "calls": msgspec.to_builtins(self._calls),
             "trying": None if self._trying is None else msgspec.to_builtins(self._trying),
-            "tried": msgspec.to_builtins(self.tried),
             "lost": list(self.lost),
             "cold": sorted(self._cold),
             "error": None if self.error is None else str(self.error),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with the planning of another server, if this one can be handed over, and nothing was tried yet.
+        """Go on with the planning of another server, or of the run that this one resumes; nothing was tried yet.
 
         Raises:
             KeyError, msgspec.ValidationError: it is no `state`.
         """
-        if self._calls is None:
-            return
         self._calls = msgspec.convert(state["calls"], list[PlannerCall])
-        _repeat(self._calls, self.planner)
         self._trying = None if state["trying"] is None else msgspec.convert(state["trying"], _Trying)
-        self.tried[:] = msgspec.convert(state["tried"], list[TrialResult])
         self.lost[:] = map(str, state["lost"])
         self._cold = frozenset(state["cold"])
         self.error = None if state["error"] is None else ConfigurationError(str(state["error"]))
 
     def _record(self, call: PlannerCall) -> None:
-        if self._calls is not None:
-            self._calls.append(call)
+        """Write down a call that is about to be made, with those before it made that another planner was told."""
+        _repeat(self._calls[self._repeated :], self.planner)
+        self._calls.append(call)
+        self._repeated = len(self._calls)
 
     def _name(self, trial: Trial) -> str:
         return self.planner.cluster.name(trial.configuration)
@@ -210,6 +212,8 @@ def _repeat(calls: Iterable[PlannerCall], planner: Decider) -> None:
                     planner.observe(trial, seen)
                 case Lost(node):
                     planner.lose(node)
+                case LookAgain(changed, again):
+                    planner.look_again(changed, again)
                 case PlannerQuery(last=True):
                     planner.decide()
                 case _:

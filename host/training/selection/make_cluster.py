@@ -190,6 +190,7 @@ def section_rules(section: PlannerSection, batch_size: int | None, tuning: Tunin
         steps=section.steps,
         batch_size=batch_size,
         tuning=tuning,
+        critical_batch=section.critical_batch,
     )
 
 

@@ -80,7 +80,7 @@ class Planning:
     def describe(self, decided: TrialDecision, clock: str) -> SelectionReport:
         """Return what was decided, for files and people; `clock` is the run's."""
         return describe_plan(
-            *(decided, self.cluster, self.rules),
+            *(decided, self.rules),
             clock=clock,
             records=planned_records(self.plan),
             notes=self.notes(decided.batches),

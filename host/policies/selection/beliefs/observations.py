@@ -25,6 +25,13 @@ _SAME_BATCH = 0.03
 _FACTOR = 3.0
 # One spike among so many steps and fewer; more of them are no exceptions.
 _STEPS_PER_SPIKE = 8
+# A device that takes longer than another of its kind by more than this share, and by more than so many standard
+# deviations of a step, is slowed by other work. After so many steps it is not waited for that this ends.
+_SLOWED, _SLOWED_DEVIATIONS, _ENOUGH = math.log(1.15), 3.0, 15
+# Of a trial with a batch that is up to so many times as large a table says as much.
+_NEAR_BATCH = 1.25
+# Of a normal distribution, the standard deviation over the median deviation from the median.
+_NORMAL = 1.4826
 _Key = tuple[Configuration, tuple[int, ...]]
 
 
@@ -35,25 +42,37 @@ class _Row:
     Attributes:
         steps: of each, node -> logarithm of its seconds over the table's; and the logarithms of the step's seconds and
             watts, None if some device returned nothing.
-        nodes: what each did, without spikes.
+        nodes: what each did, without spikes and without steps in which it was slowed.
         outputs: of the steps that nothing disturbed.
+        whole: in how many steps each device returned; without those in which one was slowed, if they are many.
     """
 
     steps: list[tuple[dict[str, float], tuple[float, float] | None]] = field(default_factory=list)
     nodes: dict[str, NodeSteps] = field(default_factory=dict)
     outputs: list[tuple[float, float]] = field(default_factory=list)
+    whole: int = 0
 
-    @property
-    def whole(self) -> int:
-        """In how many steps each device returned."""
-        return sum(output is not None for _, output in self.steps)
+    def ratios(self) -> dict[str, dict[int, float]]:
+        """Return node -> number of the step -> what it did."""
+        nodes: dict[str, dict[int, float]] = {}
+        for number, (ratios, _) in enumerate(self.steps):
+            for node, ratio in ratios.items():
+                nodes.setdefault(node, {})[number] = ratio
+        return nodes
 
-    def settle(self) -> None:
-        """Work out `nodes` and `outputs`."""
-        whole = {number: output for number, (_, output) in enumerate(self.steps) if output is not None}
+    def settle(self, limits: Mapping[str, float]) -> None:
+        """Work out the rest; `limits` are those of the nodes' logarithms beyond which other work slowed them."""
+        every = {number: output for number, (_, output) in enumerate(self.steps) if output is not None}
+        ratios = self.ratios()
+        slowed = {number for node, own in ratios.items() for number, ratio in own.items() if ratio > limits[node]}
+        whole = {number: output for number, output in every.items() if number not in slowed}
+        # As few as spikes are no reason to measure again; nor is what lasts.
+        few = len(every) - len(whole) <= -(-len(every) // _STEPS_PER_SPIKE) or len(every) >= _ENOUGH
+        self.whole, self.nodes = len(every if few else whole), {}
         disturbed = find_spikes({number: output[0] for number, output in whole.items()})
-        for node in {node: None for ratios, _ in self.steps for node in ratios}:
-            own = {number: ratios[node] for number, (ratios, _) in enumerate(self.steps) if node in ratios}
+        for node, each in ratios.items():
+            if not (own := {number: ratio for number, ratio in each.items() if ratio <= limits[node]}):
+                continue
             spikes = find_spikes(own)
             disturbed |= spikes
             self.nodes[node] = NodeSteps.of([ratio for number, ratio in own.items() if number not in spikes])
@@ -102,8 +121,37 @@ class Observations:
             whole = len(each.compute_seconds) == sum(trial.configuration)
             output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
             row.steps.append((ratios, output if whole else None))
-        row.settle()
+        self._settle()
+
+    def note(self, node: str, steps: Sequence[tuple[int, float]]) -> None:
+        """Take what a node did beside trials: (records, seconds) of each step."""
+        for records, seconds in steps:
+            trial = Trial(*self._cluster.trial_of({node: records}), 1, "")
+            row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
+            row.steps.append(({node: self._log_ratio(node, seconds, trial)}, None))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Work out what was seen, all trials together: who was slowed is told from the others of its kind."""
+        lowest: dict[int, list[tuple[int, float]]] = {}
+        spreads = [_NOISE[0]]
+        for (_, batches), row in self._rows.items():
+            for node, ratios in row.ratios().items():
+                kind, own = self._kind_of[node], sorted(ratios.values())
+                middle = own[len(own) // 2]
+                lowest.setdefault(kind, []).append((batches[kind], own[len(own) // 4]))
+                spreads.append(_NORMAL * sorted(abs(each - middle) for each in own)[len(own) // 2])
+        beyond = max(_SLOWED, _SLOWED_DEVIATIONS * sorted(spreads)[len(spreads) // 2])
+        for (_, batches), row in self._rows.items():
+            row.settle({node: beyond + self._least(node, batches, lowest) for node in row.ratios()})
         self._known = None
+
+    def _least(self, node: str, batches: Sequence[int], lowest: Mapping[int, Sequence[tuple[int, float]]]) -> float:
+        """Return the least that a device of the node's kind did with such a batch; drives slow a host that trains."""
+        kind = self._kind_of[node]
+        if self._cluster.kinds[kind].local:
+            return math.inf
+        return min(low for batch, low in lowest[kind] if 1 / _NEAR_BATCH <= batch / batches[kind] <= _NEAR_BATCH)
 
     def _log_ratio(self, node: str, seconds: float, trial: Trial) -> float:
         kind = self._kind_of[node]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -57,7 +57,8 @@ class Ranking:
         work: records of the whole training.
         seconds: of the whole training.
         watts: in the mean.
-        score: less is better; of a record, for not every configuration has all of them within reach.
+        score: less is better; of a record, for not every configuration has all of them within reach, or of what such
+            a record is worth where a critical batch is known.
         feasible: which ones keep to the constraints.
         order: rows of the feasible ones, best first; of all if none is.
         gap: how much less a score may be that the search did not see.
@@ -81,13 +82,19 @@ class Ranking:
     def of(
         cls, cluster: Cluster, rules: SelectionRules, belief: Belief, points: Points, work: Floats, gap: float = 0.0
     ) -> Ranking:
-        """Return the ranking of configurations; `work` is (configurations,) records that each trains on in all."""
+        """Return the ranking of configurations; `work` is (configurations,) records that each trains on in all.
+
+        With a critical batch C, what is compared is what learning costs: with steps of B records a loss is reached
+        after a number of records that grows as 1 + B / C (McCandlish et al. 2018, arXiv:1812.06162: steps S and
+        records E to a loss obey (S / S_min - 1)(E / E_min - 1) = 1, and C is E_min / S_min).
+        """
         logs, of_step = belief.means(points)
         step, watts = np.exp(logs[:, 0]), np.exp(logs[:, 1])
         of_record = step / of_step
         seconds = of_record * work
         time, power = score_weights(rules)
-        score = time * np.log(of_record) + power * np.log(watts)
+        needed = 0.0 if rules.critical_batch is None else np.log1p(of_step / rules.critical_batch)
+        score = time * (np.log(of_record) + needed) + power * np.log(watts)
         feasible = np.ones(len(points), bool)
         for limit in _limits(rules, seconds, watts):
             feasible &= limit.values <= limit.most
@@ -105,6 +112,14 @@ class Ranking:
         belief = copy(self.belief)
         belief.model = self.belief.model.at(cluster)
         return Ranking.of(cluster, self.rules, belief, self.points, self.work, self.gap)
+
+    def keep(self, configuration: Configuration, margin: float) -> Ranking:
+        """Return the same with a configuration as the best one if no other is better by more than a share."""
+        row = self.find(configuration)
+        most = float(self.score[self.best]) + margin * sum(score_weights(self.rules))
+        if row is None or not self.feasible[row] or self.score[row] > most:
+            return self
+        return replace(self, order=np.concatenate([[row], self.order[self.order != row]]))
 
     @property
     def best(self) -> int:

@@ -69,6 +69,7 @@ class Fixed:
 
     def __init__(self, truth: Truth, number: int, tries: Sequence[int], factor: float = 1.0) -> None:
         self.truth, self.number, self.tries, self.factor = truth, number, list(tries), factor
+        self.cluster = truth.world.cluster
         self.seen: list[TrialStep] = []
 
     def __call__(self, cluster: Cluster, rules: SelectionRules, records: float) -> "Fixed":
@@ -257,14 +258,13 @@ def plan_of(
 
 def test_estimates_of_what_was_not_measured_are_judged_too(truth: Truth) -> None:
     order = [int(number) for number in truth.scores.argsort()]
-    nodes = truth.world.first_nodes
-    fair = judge_ranked(truth, plan_of(truth, order[:9], 2, 1.2, 1.3, 1.0), nodes)
+    fair = judge_ranked(truth, plan_of(truth, order[:9], 2, 1.2, 1.3, 1.0), Fixed(truth, 0, []))
     assert (fair["none_better"], fair["unmeasured"]) == (1, 7)
     assert (fair["seconds_error"], fair["joules_error"]) == (pytest.approx(0.2), pytest.approx(0.2))
     assert (fair["seconds_covered"], fair["joules_covered"]) == (1, 1)
-    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 6, 1.2, 1.1, 1.0), nodes)
+    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 6, 1.2, 1.1, 1.0), Fixed(truth, 0, []))
     assert narrow == {"none_better": 0, "unmeasured": 0}
-    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 0, 1.2, 1.1, 0.9), nodes)
+    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 0, 1.2, 1.1, 0.9), Fixed(truth, 0, []))
     assert (narrow["seconds_covered"], narrow["joules_covered"]) == (0, 0)
     outcome = judge(truth, truth.configurations[truth.best], truth.batches[truth.best])
     rows = [replace(outcome, sure=sure, ranked=each).row() for sure, each in ((1.0, fair), (0.9, narrow))]
@@ -279,9 +279,9 @@ def test_who_is_late_has_something_better(truth: Truth) -> None:
     slow, fast = int(truth.seconds.argmax()), int(truth.seconds.argmin())
     dated = replace(truth, preference=Preference(power=1), deadline_seconds=2 * float(truth.seconds.min()))
     plan = plan_of(truth, [slow], 0, 1.0, 1.1, 1.0)
-    assert judge_ranked(dated, plan, truth.world.first_nodes)["none_better"] == 0
+    assert judge_ranked(dated, plan, Fixed(truth, 0, []))["none_better"] == 0
     plan = plan_of(truth, [fast, slow], 0, 1.0, 1.1, 1.0)
-    assert judge_ranked(dated, plan, truth.world.first_nodes)["none_better"] == 1
+    assert judge_ranked(dated, plan, Fixed(truth, 0, []))["none_better"] == 1
 
 
 def test_overhead_is_what_trials_cost_beyond_what_the_choice_would_have_taken(truth: Truth) -> None:

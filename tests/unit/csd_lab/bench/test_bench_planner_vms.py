@@ -34,7 +34,9 @@ def decided(configuration: Configuration, factor: float = 1.0, *tried: Configura
         TrialResult(Trial(each, batches, 2, ""), (TrialStep({}, COSTS[each].record_seconds * 32 * sum(each), 1.0),) * 2)
         for each in tried
     ]
-    return TrialDecision(SelectionPlan(chosen, (chosen,), (chosen,), (), 0.9, 0.0), {}, tuple(trials), 1)
+    return TrialDecision(
+        cluster(1, 1, host=False), SelectionPlan(chosen, (chosen,), (chosen,), (), 0.9, 0.0, tuple(trials)), {}, 1
+    )
 
 
 def test_configurations_are_compared_by_record() -> None:

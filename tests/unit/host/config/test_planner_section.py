@@ -23,6 +23,7 @@ from host.config.job_file import JobConfig, check_mode
 from host.config.planner_section import PlannerSection
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_facts import inspect_load
+from host.fleet.checkpoint import job_sha256
 from host.training.selection.make_cluster import (
     Exchanged,
     chosen_sync_seconds,
@@ -73,10 +74,13 @@ def test_its_rules_are_what_it_says() -> None:
         include=["host"],
         exclude=["csd-01"],
         unused="off",
+        critical_batch=500,
     )
     rules = section_rules(written, None, TuningSection(margin=0.1))
     assert (rules.preference.time, rules.preference.energy, rules.preference.power) == (2, 1, 0)
     assert (rules.steps, rules.batch_size, rules.tuning.margin) == (7, None, 0.1)
+    assert rules.critical_batch == 500
+    assert section_rules(section(), None, TuningSection()).critical_batch is None
     asked = rules.constraints
     assert (asked.deadline_seconds, asked.watts, asked.joules) == (600, 450, 7200)
     assert (asked.include, asked.exclude, asked.unused_powered) == ({"host"}, {"csd-01"}, False)
@@ -94,6 +98,7 @@ def test_what_it_cannot_be_is_named_with_its_remedy(subtests: pytest.Subtests) -
         ({"joules": "3 W"}, "has the unit 'W', which does not fit here"),
         ({"include": ["a"], "exclude": ["a"]}, "a: is both in include and in exclude"),
         ({"steps": -1}, "steps: Input should be greater than or equal to 0"),
+        ({"critical_batch": 0}, "critical_batch: Input should be greater than 0"),
         ({"unused": "gone"}, "unused: Input should be 'powered' or 'off'"),
         ({"prefers": "time"}, "prefers: unknown key; did you mean 'prefer'?"),
     ]:
@@ -102,6 +107,15 @@ def test_what_it_cannot_be_is_named_with_its_remedy(subtests: pytest.Subtests) -
             pytest.raises(ConfigurationError, match=re.escape(message)),
         ):
             section(**keys)
+
+
+def test_no_key_of_it_is_in_a_runs_hash() -> None:
+    array, _ = plan(DRIVES)
+    hashes = {
+        job_sha256(array, parse_config(JOB | {"planner": keys}, JobConfig, "job.yaml"), None, [])
+        for keys in ({}, {"critical_batch": 64}, {"steps": 9})
+    }
+    assert len(hashes) == 1
 
 
 def test_off_needs_no_quotes() -> None:

@@ -95,19 +95,16 @@ def test_what_was_measured_grows_as_the_model_says() -> None:
     cluster = make_cluster([2], host=False, bandwidth=1e10, state_bytes=1000)
     ends = ends_of(cluster, {"low": 0.5, "high": 2.0})
     planner = Planner(cluster, SelectionRules(Preference(time=1), batch_size=8, most_share=1.0), RECORDS, ends=ends)
-    tried = []
     while (trial := planner.next_trial()) is not None:
-        tried.append(TrialResult(trial, tuple(take(cluster, trial, slowdown=1.7))))
-        planner.observe(trial, tried[-1].seen)
+        planner.observe(trial, tuple(take(cluster, trial, slowdown=1.7)))
     chosen = planner.decide().chosen
     assert chosen.steps_measured > 0
     table = Planner(cluster, SelectionRules(Preference(time=1), batch_size=8, steps=0), RECORDS).decide().chosen
     assert chosen.seconds.value == pytest.approx(1.7 * table.seconds.value, rel=0.03)
     assert chosen.bands["seconds"].low == pytest.approx(0.5 * chosen.seconds.value, rel=0.01)
     assert chosen.bands["seconds"].high == pytest.approx(2.0 * chosen.seconds.value, rel=0.01)
-    told_of = describe_plan(
-        TrialDecision(planner.decide(), {}, tuple(tried), 0), cluster, planner.rules, clock="modelled", records=RECORDS
-    )
+    decided = TrialDecision(cluster, planner.decide(), {}, 0)
+    told_of = describe_plan(decided, planner.rules, clock="modelled", records=RECORDS)
     assert told_of.trials
     for row in told_of.trials:
         low, high = (pytest.approx(factor * row.step_seconds, rel=0.02) for factor in (0.5, 2.0))
@@ -123,8 +120,8 @@ def test_a_trial_has_the_band_of_its_configuration_around_what_it_measured(facto
     plan = planner.decide()
     step = TrialStep({}, factor * plan.chosen.step_seconds, factor)
     tried = TrialResult(Trial(plan.chosen.configuration, plan.chosen.batches, 1, ""), (step,))
-    decided = TrialDecision(plan, {}, (tried,), 0)
-    (row,) = describe_plan(decided, cluster, planner.rules, clock="modelled", records=RECORDS).trials
+    decided = TrialDecision(cluster, replace(plan, trials=(tried,)), {}, 0)
+    (row,) = describe_plan(decided, planner.rules, clock="modelled", records=RECORDS).trials
     for name, own in (("step_seconds", plan.chosen.step_seconds), ("joules", plan.chosen.joules.value)):
         measured, band, of_plan = getattr(row, name), row.bands[name], plan.chosen.bands[name]
         expected = of_plan.low * measured / own, of_plan.high * measured / own
@@ -136,10 +133,9 @@ def test_a_trial_of_what_is_not_ranked_has_no_band() -> None:
     cluster = make_cluster([2], host=False)
     planner = Planner(cluster, SelectionRules(Preference(time=1), steps=0), RECORDS)
     tried = TrialResult(Trial((2,), (8,), 1, ""), (TrialStep({}, 1.0, 2.0),))
-    plan = replace(planner.decide(), ranked=(), front=())
-    (row,) = describe_plan(
-        TrialDecision(plan, {}, (tried,), 0), cluster, planner.rules, clock="modelled", records=RECORDS
-    ).trials
+    plan = replace(planner.decide(), ranked=(), front=(), trials=(tried,))
+    decided = TrialDecision(cluster, plan, {}, 0)
+    (row,) = describe_plan(decided, planner.rules, clock="modelled", records=RECORDS).trials
     assert (row.step_seconds, row.joules, row.bands) == (1.0, 2.0, {})
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from host.core.tuning.batch_tuner import DeviceSelector, Retune
 from host.policies.batching.fixed import FixedBatches
 from host.policies.selection.cluster import Configuration
+from host.policies.selection.level_changes import MOST_OF_THEM, STEPS_FOR_GOOD
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
 from tests.support.planning import FakePlanner, cluster, cost, nodes
@@ -397,6 +398,86 @@ def test_what_is_thought_beside_the_loop_is_told_when_it_is_over_and_in_order() 
         assert [each.batches for each in told.decided] == [each.batches for each in direct.decided]
     assert len(told.decided) == 1
     assert len(told.notes) == 2
+
+
+def slowed(world: World, steps: int, *, slow: str = "csd-00", factor: float = 3.0) -> list[Retune | None]:
+    """Take steps in which a node takes longer for its records."""
+    retunes = []
+    for _ in range(steps):
+        world.step += 1
+        batches = world.tuner.batches
+        seconds = np.where(batches > 0, batches / 4.0, np.nan)
+        seconds[NODES.index(slow)] *= factor
+        world.tuner.watch(cost(world.training))
+        retunes.append(world.tuner.observe(world.step, seconds, 1000 - world.step))
+    return retunes
+
+
+def test_a_level_that_changed_for_good_has_the_choice_looked_at_again_and_a_blip_has_not() -> None:
+    world = World((2, 0, 0), (0, 1, 0))
+    world.train()
+    slowed(world, 12, slow="csd-02")
+    slowed(world, 50, slow="csd-02", factor=1.0)
+    assert world.planner.changed == []
+    inner = world.inner[-1]
+    slowed(world, MOST_OF_THEM - 1, slow="csd-02")
+    assert not world.tuner.is_computing
+    slowed(world, 1, slow="csd-02")
+    assert world.planner.changed == []
+    assert world.tuner.is_computing  # the next step thinks, beside the loop
+    slowed(world, 1, slow=sorted(world.training)[0])
+    ((changed, again),) = world.planner.changed
+    assert set(changed) == set(again.nodes) == {"csd-02"}
+    assert 0 < again.share <= 1
+    assert again.margin > 0.02
+    # It decides as before, so the tuner goes on that knows its devices, and nothing is told twice.
+    assert world.tuner._inner is inner
+    assert len(world.decided) == 1
+    assert any("looked at again" in note for note in world.notes)
+
+
+def test_others_take_over_where_the_planner_says_so() -> None:
+    world = World((2, 0, 0))
+    world.train()
+    assert world.training == {"csd-00": 4, "csd-01": 4}
+    world.planner.lose("csd-00")  # stands for a drive that is worth nothing any more
+    retune = slowed(world, STEPS_FOR_GOOD + 1)[-1]
+    assert retune is not None
+    assert "csd-00" not in world.training
+    assert len(world.decided) == 2
+
+
+def test_limits_that_can_be_kept_no_more_do_not_end_a_training() -> None:
+    world = World((2, 0, 0))
+    world.train()
+    world.planner.refuses = "deadline: 5 s too much"
+    slowed(world, STEPS_FOR_GOOD + 1)
+    assert world.tuner.error is None
+    assert world.training == {"csd-00": 4, "csd-01": 4}
+    slowed(world, 3)
+
+
+def test_servers_do_not_look_again() -> None:
+    world = World((2, 0, 0), handed_over=True)
+    world.train()
+    slowed(world, 2 * STEPS_FOR_GOOD)
+    assert world.planner.changed == []
+
+
+@given(st.integers(0, STEPS_FOR_GOOD + 3))
+def test_a_resumed_run_looks_again_where_the_other_would(steps: int) -> None:
+    world = World((2, 0, 0))
+    world.train()
+    slowed(world, steps)
+    tuner, others = world.again(), world.tuner
+    twin = world.planner
+    world.tuner = tuner
+    slowed(world, STEPS_FOR_GOOD + 2 - min(steps, STEPS_FOR_GOOD))
+    resumed = [(sorted(changed), again) for changed, again in world.planner.changed]
+    world.tuner, world.step = others, world.step - (STEPS_FOR_GOOD + 2 - min(steps, STEPS_FOR_GOOD))
+    slowed(world, STEPS_FOR_GOOD + 2 - min(steps, STEPS_FOR_GOOD))
+    assert resumed == [(sorted(changed), again) for changed, again in twin.changed]
+    assert world.planner.observed == twin.observed  # of the trials before
 
 
 def test_it_ponders_until_it_is_decided() -> None:

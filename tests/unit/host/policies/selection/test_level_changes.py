@@ -1,0 +1,49 @@
+"""Levels that change for good: a blip never does, whatever its length below the window; a change that stays always."""
+
+import math
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host.policies.selection.level_changes import STEPS_FOR_GOOD, LevelChanges
+
+factors = st.one_of(st.floats(1.25, 10), st.floats(0.1, 0.8))
+
+
+@given(st.lists(st.floats(0.95, 1.05), min_size=60, max_size=60), st.integers(1, 12), st.integers(0, 60), factors)
+def test_a_blip_of_12_steps_is_no_change(noise: list[float], length: int, at: int, factor: float) -> None:
+    levels = LevelChanges({"a": 0.1})
+    for step, each in enumerate(noise):
+        levels.observe("a", 10, each * (factor if at <= step < at + length else 1.0))
+        assert levels.changed() == {}
+
+
+@given(factors, st.integers(0, 40), st.integers(1, 50))
+def test_a_change_that_stays_is_seen_once_it_has_held_and_by_its_own_steps_alone(
+    factor: float, quiet: int, batch: int
+) -> None:
+    levels = LevelChanges({"a": 0.1, "b": 0.1})
+    for step in range(quiet + STEPS_FOR_GOOD):
+        levels.observe("a", batch, 0.1 * batch * (factor if step >= quiet else 1.0))
+        levels.observe("b", batch, 0.1 * batch)
+    changed = levels.changed()
+    assert set(changed) == {"a"}
+    assert all(math.isclose(seconds, 0.1 * batch * factor) for _, seconds in changed["a"])
+
+
+def test_fewer_records_in_the_same_seconds_are_a_change() -> None:
+    """HyperTune keeps the step as long as it was, with fewer records of a drive that is slowed."""
+    levels = LevelChanges({"a": 0.1})
+    for _ in range(STEPS_FOR_GOOD):
+        levels.observe("a", 5, 1.0)
+    assert set(levels.changed()) == {"a"}
+
+
+def test_what_is_not_watched_or_returned_nothing_changes_nothing_and_state_goes_on() -> None:
+    levels = LevelChanges({"a": 0.1})
+    for node, records, seconds in (("b", 5, 1.0), ("a", 0, 1.0), ("a", 5, math.nan), ("a", 5, 0.2)):
+        levels.observe(node, records, seconds)
+    assert levels.steps == {"a": [(5, 0.2)]}
+    assert msgspec.json.decode(msgspec.json.encode(levels), type=LevelChanges) == levels
+    assert LevelChanges({}).steps == {}
