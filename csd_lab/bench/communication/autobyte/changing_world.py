@@ -22,6 +22,8 @@ from csd_lab.bench.communication.bytescheduler.event_world import PlayedSteps, S
 
 Floats = npt.NDArray[np.float64]
 _NOISE_STREAM = 1
+# Steps that are so much longer, or less, are as good.
+AS_GOOD = 1.001
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,24 @@ class ChangingWorld:
         best = min(tried, key=tried.__getitem__)
         return best, tried[best]
 
+    def best_beforehand(self, default: Setting) -> Setting:
+        """Return the best setting of the first state; of those that are as good, the one that is nearest to `default`.
+
+        A search stays where it is if nothing promises more.
+        """
+        least = self.best(0)[1]
+        self.seconds(0, default)
+        good = [each for (state, each), seconds in self._seconds.items() if not state and seconds <= least * AS_GOOD]
+        places = {each: np.log2([each.slice_bytes, each.credit_bytes]) for each in (default, *good)}
+        return min(good, key=lambda each: float(np.abs(places[each] - places[default]).sum()))
+
     def total_seconds(self, setting: Setting) -> float:
         """Return what the whole case takes with one setting."""
-        return sum(weight * self.seconds(state, setting) for state, weight in enumerate(self._steps_of) if weight)
+        return float(sum(weight * self.seconds(state, setting) for state, weight in enumerate(self._steps_of)))
 
     def oracle_seconds(self) -> float:
         """Return what it takes with each state's best setting, from its first step on."""
-        return sum(weight * self.best(state)[1] for state, weight in enumerate(self._steps_of))
+        return float(sum(weight * self.best(state)[1] for state, weight in enumerate(self._steps_of)))
 
     def best_in_hindsight(self) -> tuple[Setting, float]:
         """Return the setting, of all that were played in any state, with which the whole case takes least."""

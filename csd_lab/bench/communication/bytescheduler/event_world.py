@@ -48,20 +48,32 @@ class Setting:
 
 
 class World(Protocol):
-    """A model on drives behind a shared link (see `csd_lab.bench.communication.bytescheduler.drawn_cases.SliceCase`)."""
+    """A model on drives behind a shared link."""
 
     @property
-    def layers(self) -> tuple[WorldLayer, ...]: ...
+    def layers(self) -> tuple[WorldLayer, ...]:
+        """Return the layers in the order of the forward pass."""
+
     @property
-    def slowdowns(self) -> tuple[float, ...]: ...
+    def slowdowns(self) -> tuple[float, ...]:
+        """Return how much longer each drive computes, (drives,)."""
+
     @property
-    def shared_bytes_per_second(self) -> float: ...
+    def shared_bytes_per_second(self) -> float:
+        """Return what the host's side carries each way, shared by all drives."""
+
     @property
-    def latency_seconds(self) -> float: ...
+    def latency_seconds(self) -> float:
+        """Return that of whatever is sent, one way."""
+
     @property
-    def host_slice_seconds(self) -> float: ...
+    def host_slice_seconds(self) -> float:
+        """Return what a slice of any drive costs the host's processor."""
+
     @property
-    def buffer_bytes(self) -> int: ...
+    def buffer_bytes(self) -> int:
+        """Return what may wait for a drive's own side before another slice is made ready."""
+
     def own_of(self, drive: int) -> float:
         """Return the bytes per second of a drive's side, each way."""
 
@@ -70,8 +82,10 @@ class World(Protocol):
 
 
 class CarriedSlice(NamedTuple):
-    """A slice that was read: pushed, or else pulled; from when it left the queue until its sender, or for a push its
-    reader, knew that it was read."""
+    """A slice that was read: pushed, or else pulled.
+
+    It begins when it leaves the queue, and ends when the host knows that it was read.
+    """
 
     drive: int
     push: bool
@@ -345,8 +359,10 @@ class _Run:
 
 
 class PlayedSteps(NamedTuple):
-    """What a step takes once steps are alike, from a forward pass's begin to the next one's; and the last one's slices
-    in the order of their ends."""
+    """What a step takes once steps are alike, from a forward pass's begin to the next one's, and the last one's slices.
+
+    These are those that left in it and were read by its end, in the order of their ends.
+    """
 
     seconds: float
     carried: list[CarriedSlice]
