@@ -27,6 +27,8 @@ _SIZES_PER_OCTAVE, _MOST_SLICES = 2, 8
 _BELIEF_WEIGHT = 1e-3
 # No link that is measured is faster: 100 GB/s.
 LEAST_BYTE_SECONDS = 1e-11
+# A slice that ends so soon after the one before it, by the mean of slices and of bytes, was answered together with it.
+_BUNCH = 0.25
 _TINY = 1e-12
 
 
@@ -80,7 +82,7 @@ class LinkFit:
 
 
 def table_slices(slices: Floats) -> Floats:
-    """Return (slices, 5): what each of the seconds of `LinkFit` counts for, and the seconds that a slice took.
+    """Return (bunches, 5): what each of the seconds of `LinkFit` counts for, and what a slice of the bunch took.
 
     Args:
         slices: (slices, 4) of one drive: 1 for a push and 0 for a pull, bytes, when it left, when it was read.
@@ -92,9 +94,13 @@ def table_slices(slices: Floats) -> Floats:
         before = np.maximum.accumulate(np.concatenate([[-np.inf], own[:-1, 3]])) if len(own) else own[:, 3]
         idle = own[:, 2] >= before
         took = own[:, 3] - np.maximum(own[:, 2], before)
-        parts.append(np.column_stack([np.ones(len(own)), own[:, 1], idle * push, idle * (1 - push), took]))
-    rows = np.concatenate(parts)
-    return rows[(rows[:, 1] > 0) & (rows[:, 4] >= 0)]
+        rows = np.column_stack([np.ones(len(own)), own[:, 1], idle * push, idle * (1 - push), took])
+        # Answers come in bunches: the first slice of one has waited for all of it.
+        if len(own):
+            usual = took.sum() * np.minimum(1 / len(own), own[:, 1] / own[:, 1].sum())
+            firsts = np.flatnonzero(took >= usual * _BUNCH)
+            parts += [part.mean(axis=0) for part in np.split(rows, firsts) if len(part)]
+    return np.array(parts).reshape(-1, 5)
 
 
 def _middle(rows: Floats) -> tuple[Floats, Floats]:
