@@ -31,6 +31,7 @@ BENCHES = {
     "hypertune_world": "training.bench_hypertune_world",
     "comm": "communication.comm_wall",
     "bytescheduler_world": "communication.bytescheduler.bytescheduler_world",
+    "autobyte_world": "communication.autobyte.autobyte_world",
     "placement": "placement.placements",
     "placement_world": "placement.bench_placement_world",
     "planner": "planner.bench_planner",

@@ -29,15 +29,20 @@ class CommunicationSection(Config):
         overlap: whether slices cross while drives compute. On the clock ``wall`` they really do; on the other clocks
             the array's time is composed as if they did. ``auto``: really where all drives are real ones; composed for
             every schedule but ``fifo``.
+        predictor: of ``autobyte``: what compares settings. ``model`` simulates each under the conditions that were
+            measured; ``network`` is AutoByte's way, a network that was trained on simulated steps of made-up models.
     """
 
     schedule: ScheduleName = "fifo"
     slice: Bytes | None = None
     credit: Bytes | None = None
     overlap: Literal["auto"] | bool = "auto"
+    predictor: Literal["model", "network"] = "model"
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
+    def _keys_fit(self) -> Self:
+        if self.predictor != "model" and self.schedule in ("fifo", "priority", "search"):
+            raise ValueError(f"predictor is of schedule: autobyte; {self.schedule} predicts nothing, so leave it out")
         for name, size in (("slice", self.slice), ("credit", self.credit)):
             if size is None:
                 continue

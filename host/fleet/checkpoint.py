@@ -76,6 +76,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     excluded: dict[str, Any] = dict.fromkeys(_FREE_JOB_KEYS, True)
     if job.communication == type(job.communication)():
         excluded["communication"] = True
+    elif job.communication.predictor == "model":
+        excluded["communication"] = {"predictor"}
     if getattr(job.strategy, "update_norm", None) is None:
         excluded["strategy"] = {"update_norm"}
     excluded["sync"] = ({"max_host_share": True} if job.sync.max_host_share == 1 else {}) | (

@@ -77,7 +77,7 @@ def choose_communication(
     model_bytes = sum(a.nbytes for name, a in evaluator.initial_weights().items() if name not in tied)
     overlap = _overlaps(config, job, models)
     usual = default_setting(model_bytes, _drive_link(config, overlap))
-    tuner = make_tuner(section.schedule, section.sending(model_bytes, usual), job.seed)
+    tuner = make_tuner(section.schedule, section.sending(model_bytes, usual), job.seed, predictor=section.predictor)
     if tuner.learns and not overlap:
         raise ConfigurationError(
             f"communication.schedule: {section.schedule} learns from slices that really cross while drives compute; "

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
+from csd_lab.generate.autobyte.tuner_scenario import make_slices
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.link_conditions import Conditions
-from host.policies.transfer.transfer_tuner import Change, StepSeen, TransferTuner
+from host.policies.transfer.transfer_tuner import Change, DriveSeen, StepSeen, TransferTuner
 
 COSTS: Costs = tuple(
     LayerCost(f"layer{number}", (TensorCost(f"layer{number}.weight", size),), 0.01, 0.02)
@@ -38,10 +39,12 @@ class Knowing:
 
     def __init__(self, error: Callable[[TransferSettings], float] = lambda sending: 0.0) -> None:
         self.asked = 0
+        self.participants: list[int] = []
         self._error = error
 
     def log_seconds(self, conditions: Conditions, settings: Sequence[TransferSettings]) -> npt.NDArray[np.float64]:
         self.asked += 1
+        self.participants.append(conditions.participants)
         rate = conditions.link.bytes_per_second
         return np.array([math.log(seconds_of(each, rate)) + self._error(each) for each in settings])
 
@@ -49,8 +52,9 @@ class Knowing:
 def seen(
     step: int, sending: TransferSettings, seconds: float, bytes_per_second: float = 1e8, drives: int = 2
 ) -> StepSeen:
-    """A step as a run tells it, without noise."""
-    return StepSeen(step, seconds, sending, COSTS, (bytes_per_second / drives,) * drives, (1e-3,) * drives, 4e-4)
+    """A step as a run tells it, without noise: of slices of three sizes, a round trip of 1 ms, 0.4 ms a slice."""
+    slices = make_slices(drives / bytes_per_second, 1e-3, 4e-4, (4 << 10, 64 << 10, 1 << 20))
+    return StepSeen(step, seconds, sending, (DriveSeen(COSTS, slices),) * drives)
 
 
 def drive(

@@ -12,6 +12,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from firmware_agent.common.frames.frame_fields import MAX_EXCHANGE_BYTES
@@ -38,7 +39,7 @@ class LinkFlow:
             link: what all share.
             sending: how the queues send.
         """
-        self._sending, self._slice_seconds = sending, link.slice_seconds
+        self._sending, self._slices = sending, [link.slice_seconds + side.slice_seconds for side in own]
         self._weights, self._free = list(weights), link.bytes_per_second
         self._latencies = [link.latency_seconds + side.latency_seconds for side in own]
         self._rates = [side.bytes_per_second for side in own]
@@ -52,10 +53,10 @@ class LinkFlow:
         each = zip(self._latencies, offers, strict=True)
         lanes = [_Lane(group, latency, self._sending, own) for group, (latency, own) in enumerate(each)]
         if self._apart:
-            for lane, weight, rate in zip(lanes, self._weights, self._rates, strict=True):
-                lane.carry_alone(min(rate, self._free / weight), self._slice_seconds)
+            for lane, weight, rate, slice_seconds in zip(lanes, self._weights, self._rates, self._slices, strict=True):
+                lane.carry_alone(min(rate, self._free / weight), slice_seconds)
         else:
-            _Together(lanes, self._sharing(), self._slice_seconds).carry()
+            _Together(lanes, self._sharing(), self._slices).carry()
         return sorted([arrival for lane in lanes for arrival in lane.arrivals])
 
     def _sharing(self) -> EvenSharing | UnevenSharing:
@@ -154,10 +155,13 @@ class _Lane:
 class _Together:
     """The pipes of groups that share the host's side."""
 
-    def __init__(self, lanes: Sequence[_Lane], sharing: EvenSharing | UnevenSharing, slice_seconds: float) -> None:
+    def __init__(
+        self, lanes: Sequence[_Lane], sharing: EvenSharing | UnevenSharing, slice_seconds: Sequence[float]
+    ) -> None:
         self._lanes, self._sharing, self._slice_seconds = lanes, sharing, slice_seconds
-        # (when, group): whose piece is prepared then; whose empty pipe may have something to carry then.
-        self._prepared: deque[tuple[float, int]] = deque()
+        # (when, turn, group): whose piece is prepared then; (when, group): whose empty pipe may carry something then.
+        self._prepared: list[tuple[float, int, int]] = []
+        self._turns = count()
         self._idle = [(lane.next_seconds(), group) for group, lane in enumerate(lanes)]
         heapq.heapify(self._idle)
 
@@ -178,7 +182,7 @@ class _Together:
                     lanes[group].get_off(ends)
                     self._begin(group, ends)
             else:
-                group = prepared.popleft()[1]
+                group = heapq.heappop(prepared)[-1]
                 sharing.begin(group, lanes[group].waiting[0][1], begins)
 
     def _begin(self, group: int, now: float) -> None:
@@ -186,7 +190,7 @@ class _Together:
         lane = self._lanes[group]
         if lane.waiting:
             lane.begin_seconds = now
-            self._prepared.append((now + self._slice_seconds, group))
+            heapq.heappush(self._prepared, (now + self._slice_seconds[group], next(self._turns), group))
         else:
             heapq.heappush(self._idle, (lane.next_seconds(), group))
 

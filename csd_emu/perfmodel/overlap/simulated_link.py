@@ -40,14 +40,17 @@ class OwnLink:
     Attributes:
         bytes_per_second: it carries no more.
         latency_seconds: beside the shared side's.
+        slice_seconds: what a slice costs beside its bytes and the shared side's.
     """
 
     bytes_per_second: float = math.inf
     latency_seconds: float = 0.0
+    slice_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no drive has."""
-        check_numbers("a drive's link", {}, {"latency": self.latency_seconds})
+        counts = {"latency": self.latency_seconds, "seconds per slice": self.slice_seconds}
+        check_numbers("a drive's link", {}, counts)
         if not self.bytes_per_second > 0:
             raise ConfigurationError("a drive's link: its bandwidth must be positive")
 

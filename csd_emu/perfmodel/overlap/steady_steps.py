@@ -303,7 +303,12 @@ def settle(run: Stepping) -> float:
 
 
 def steady_step_seconds(
-    costs: Sequence[Costs], link: SharedLink, sending: TransferSettings, *, block_bytes: int = BLOCK_BYTES
+    costs: Sequence[Costs],
+    link: SharedLink,
+    sending: TransferSettings,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    own: Sequence[OwnLink] = (),
 ) -> float:
     """Return what a step takes once steps repeat (see `settle`).
 
@@ -312,14 +317,14 @@ def steady_step_seconds(
         link: as it is.
         sending: of all steps.
         block_bytes: the host steps ranges of so many bytes.
+        own: (drives,) what each drive's side adds to the link; left out, nothing.
 
     Raises:
         ConfigurationError: there is no drive or no layer, the drives' models differ, or blocks have no byte.
     """
     number_tensors(costs)
-    alike = Counter(map(id, costs))
-    kinds = [
-        DriveKind(alike[id(part)], Passes.of(part), OwnLink()) for part in {id(each): each for each in costs}.values()
-    ]
+    sides = list(zip(map(id, costs), own or [OwnLink()] * len(costs), strict=True))
+    passes = {id(each): Passes.of(each) for each in costs}
+    kinds = [DriveKind(drives, passes[part], side) for (part, side), drives in Counter(sides).items()]
     sizes = tuple(tuple(tensor.size_bytes for tensor in layer.tensors) for layer in costs[0])
     return settle(SteadySteps(kinds, link, ExchangeModel(sizes, sending, BlockStepping(block_bytes))))

@@ -38,7 +38,7 @@ from host.policies.transfer.bayesian_search import SearchRules, StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
 from host.policies.transfer.setting_grid import candidates, default_setting
 from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
-from host.policies.transfer.transfer_tuner import StepSeen, TransferTuner
+from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen, TransferTuner
 
 DRIVES = 3
 BEST_BYTES_PER_SECOND, RATIO_AT_BEST, OCTAVES = 500e6, 0.25, 4.0
@@ -83,12 +83,12 @@ class TracedCase(NamedTuple):
 
 # Figures are made of `OWN`; the others show who predicts how well, each on the first of these traces.
 CONTENDERS = {
-    "simulation": PredictorContender(SimulatedSettings, TRACES),
+    "model": PredictorContender(SimulatedSettings, TRACES),
     "network": PredictorContender(shipped_network),
     "analytic": PredictorContender(AnalyticPredictor),
 }
 # What `autobyte` is in a job file; see the page for why.
-OWN = "simulation"
+OWN = "model"
 
 
 def figures(seed: int, processes: int | None = None) -> tuple[dict[str, float], dict[str, Any]]:
@@ -167,7 +167,8 @@ def _search(seed: int, number: int, case: comm_cases.CommunicationCase) -> dict[
         sending = tuner.sending(step)
         seconds = known.setdefault(sending, 0.0) or here.step_seconds(0, sending)
         known[sending] = seconds
-        tuner.observe(_seen(here, step, sending, seconds * float(np.exp(NOISE.step * generator.standard_normal()))))
+        seconds *= float(np.exp(NOISE.step * generator.standard_normal()))
+        tuner.observe(StepSeen(step, seconds, sending, (DriveSeen(here.costs, np.zeros((0, 4))),) * here.drives))
     chosen = tuner.sending(step + SearchRules().ahead)
     default, own = here.step_seconds(0, BYTESCHEDULER_DEFAULT), known[own_default]
     return {
@@ -178,13 +179,6 @@ def _search(seed: int, number: int, case: comm_cases.CommunicationCase) -> dict[
         "over_default": default / known[chosen],
         "over_own_default": own / known[chosen],
     }
-
-
-def _seen(here: Setup, step: int, sending: TransferSettings, seconds: float) -> StepSeen:
-    rate = here.link.bytes_per_second / here.drives
-    return StepSeen(
-        step, seconds, sending, here.costs, (rate,) * here.drives, (2 * here.link.latency_seconds,) * here.drives
-    )
 
 
 def _surface(model: str) -> Surface:

@@ -1,4 +1,4 @@
-"""A predictor of `bench comm`: a small perceptron, trained off line (see `train_network`), that AutoByte may ask.
+"""AutoByte's network: a small perceptron, trained off line (`csd_lab.generate.autobyte.train_network`).
 
 It gives each setting one number, log of step seconds over the unit of time; the difference of two is the predicted log
 speed-up of one over the other, which is what it was trained for. Here it is numpy: two products of small matrices, for

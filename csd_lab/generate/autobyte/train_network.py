@@ -1,4 +1,4 @@
-"""Training of the network that `bench comm` has AutoByte ask.
+"""Training of the network that AutoByte asks with `predictor: network`.
 
 `python -m csd_lab.generate.autobyte.train_network --seed 1 --output FOLDER`.
 

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import Costs
+from csd_emu.perfmodel.overlap.layer_work import Costs, scale_compute
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.simulate.slowdown_traces import arrivals
 from csd_lab.simulate.turn_simulation import step_seconds
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
-from host.policies.transfer.transfer_tuner import Change, StepSeen, TransferTuner
+from host.policies.transfer.transfer_tuner import Change, DriveSeen, StepSeen, TransferTuner
 
 # Bandwidths are whole steps of an eighth of an octave: few enough for each to be simulated once.
 STEPS_PER_OCTAVE = 8
 Levels = npt.NDArray[np.int64]
+# Sizes of the slices that a tuner is told of.
+_SEEN_BYTES = (4 << 10, 64 << 10, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -220,13 +222,35 @@ def play(
             step=index + 1,
             step_seconds=float(surface.seconds[levels[index], number] * drawn["step"][index]),
             sending=sending,
-            costs=setup.costs,
-            bytes_per_second=(float(bandwidths[index] * drawn["bandwidth"][index]),) * setup.drives,
-            rtt_seconds=(float(2 * setup.link.latency_seconds * drawn["rtt"][index]),) * setup.drives,
-            slice_seconds=float(setup.link.slice_seconds * drawn["slice_seconds"][index]),
-            load=float(drawn["load"][index]),
+            drives=(_see(setup, float(bandwidths[index]), {name: each[index] for name, each in drawn.items()}),)
+            * setup.drives,
         )
         if (change := tuner.observe(seen)) is not None:
             changes.append(change)
     cpu_seconds = cpu_clock() - began
     return Played(surface.seconds[levels, chosen], chosen, tuple(changes), cpu_seconds)
+
+
+def make_slices(
+    byte_seconds: float, round_trip_seconds: float, slice_seconds: float, sizes: Sequence[int]
+) -> npt.NDArray[np.float64]:
+    """Return pulls as `DriveSeen` has them: of each size one that leaves an idle link, and one that waits for it."""
+    rows, now = list[tuple[float, ...]](), 0.0
+    for size in sizes:
+        took = slice_seconds + size * byte_seconds
+        rows.append((0.0, size, now, now + took + round_trip_seconds))
+        rows.append((0.0, size, now, now + 2 * took + round_trip_seconds))
+        now += 3 * (took + round_trip_seconds)
+    return np.array(rows)
+
+
+def _see(setup: Setup, bandwidth: float, drawn: Mapping[str, float]) -> DriveSeen:
+    """Return what is measured of a drive: a link of so many bytes per second, each figure off by what was drawn."""
+    link = setup.link
+    slices = make_slices(
+        1 / (bandwidth * drawn["bandwidth"]),
+        2 * link.latency_seconds * drawn["rtt"],
+        link.slice_seconds * drawn["slice_seconds"],
+        _SEEN_BYTES,
+    )
+    return DriveSeen(scale_compute(setup.costs, drawn["load"]), slices)

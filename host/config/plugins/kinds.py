@@ -38,6 +38,7 @@ TRANSFER_TUNER = Registry(
         "first": "slice and credit that the run begins with",
         "seed": "of the job",
         "block_bytes": "the host steps ranges of so many bytes",
+        "predictor": "what compares settings: the job's communication.predictor",
     },
 )
 SPLIT_POLICY = Registry(

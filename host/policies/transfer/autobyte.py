@@ -3,56 +3,82 @@
 After AutoByte (see docs/communication-tuning.md), of which the abstract's idea could be read, no more: run-time
 statistics go into a meta-network that predicts the speed-up of a setting. The rules around it are ours.
 
-* A decision is due in every step, but while a change is announced or on trial; there only when conditions jumped.
-* All candidates are scored in one batch. The best one is adopted if it promises more than `MARGIN`, from an announced
-  step on. The present setting gets this benefit of the doubt because a predictor's error is about as large.
-* The first `VERIFY_STEPS` steps with it are compared with the last ones before it, under the same conditions. If they
-  are longer by more than `TOLERANCE`, the run falls back, and the setting is not tried again until conditions jump or
-  move by `FORGIVE`.
+* A predictor says what each candidate takes under the conditions as they are believed. By how much it is off is learnt
+  from the settings that were measured under these conditions: a Gaussian process over slice and credit.
+* A setting is tried if its expected gain over `HORIZON_STEPS` is more than what the trial is expected to lose.
+* Else the best one of those that were measured is sent: what turned out worse is given up after its trial, or after one
+  step that is longer by more than `TOLERANCE`.
+* Conditions that come back bring back what was measured under them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import TRANSFER_TUNER
-from host.policies.transfer.link_conditions import Watch
+from host.policies.transfer.gaussian_process import Posterior, correct
+from host.policies.transfer.link_conditions import Conditions, Level, Watch
 from host.policies.transfer.setting_grid import candidates
-from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
+from host.policies.transfer.speedup_predictor import Predictor, find_predictor
 from host.policies.transfer.transfer_tuner import LEAST_AHEAD_STEPS, Change, StepSeen, check_seen, check_tunable
 
-# A setting is known by so many of its last steps.
-RECENT_STEPS = 8
-# Least predicted gain for which a setting is changed, as log of step seconds over step seconds.
-MARGIN = 0.0005
-# Steps that a new setting is judged by, and the log of step seconds by which it may be worse than the one before.
-VERIFY_STEPS, TOLERANCE = 2, 0.08
-# Log by which conditions have moved when a setting that failed may be tried again.
-FORGIVE = 0.35
+# A setting is known by so many of its last steps; so many in a row are late together, and say no more than one.
+RECENT_STEPS, ALIKE_STEPS = 64, 4
+# Steps that a trial takes, and the log of step seconds by which a setting is given up after one of them.
+TRIAL_STEPS, TOLERANCE = 3, 0.03
+# Least expected gain for which one that was measured is taken again, as a log of step seconds.
+MARGIN = 0.003
+# Slices that are tried are no smaller than this part of the smallest ones that were measured.
+SMALLER = 2
+# What takes longer than the best one by so much, as a log, says nothing about settings that are nearly as good.
+NEAR = 0.25
+# What a trial brings is counted over so many steps at least, and has to be more than this part of a step.
+HORIZON_STEPS, TRIAL_COST = 50, 0.25
+# Standard deviation of a predictor's error until some are known, and what it is taken for at least and at most.
+ERROR, ERROR_COUNT, LEAST_ERROR, MOST_ERROR = 0.02, 4, 0.005, 0.1
+# How well its errors under other conditions tell those under these, one standard deviation; so many are kept.
+OTHER_NOISE, MOST_ERRORS = 0.03, 60
+# Conditions that differ by less than that in each log are the same; so many are kept.
+SAME_CONDITIONS, MOST_STATES = 0.2, 16
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass
-class _Trial:
-    """A setting that has to show that it is no worse than the one before.
+class _State:
+    """What was measured while conditions stayed.
 
     Attributes:
-        sending: it.
-        before: what is fallen back to.
-        reference: mean log of step seconds with the one before, under the same conditions.
-        logs: those of the setting so far.
+        measured: logs of step seconds of each setting.
+        logs: of the conditions.
+        conditions: these.
+        steps: that they have lasted.
     """
 
-    sending: TransferSettings
-    before: TransferSettings
-    reference: float
-    logs: list[float] = field(default_factory=list)
+    measured: dict[TransferSettings, deque[float]] = field(default_factory=dict)
+    logs: Floats = field(default_factory=lambda: np.zeros(0))
+    conditions: Conditions | None = None
+    steps: int = 0
+
+    def note(self, sending: TransferSettings, log: float) -> None:
+        """Take a step."""
+        self.steps += 1
+        self.measured.setdefault(sending, deque(maxlen=RECENT_STEPS)).append(log)
+
+    def means(self) -> dict[TransferSettings, float]:
+        """Return the mean of each setting's logs."""
+        return {sending: sum(logs) / len(logs) for sending, logs in self.measured.items()}
 
 
 @TRANSFER_TUNER.register("autobyte", "Slice and credit are chosen again and again.")
@@ -64,7 +90,7 @@ class AutoByte:
     def __init__(
         self,
         first: TransferSettings,
-        predictor: Predictor | None = None,
+        predictor: Predictor | str = "model",
         settings: Sequence[TransferSettings] | None = None,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
@@ -72,45 +98,39 @@ class AutoByte:
 
         Args:
             first: until conditions are known.
-            predictor: what compares settings; None for `SimulatedSettings`; docs/communication-tuning.md says why.
+            predictor: what compares settings, or its name (see `find_predictor`).
             settings: what is chosen from; None for `candidates()`.
             block_bytes: the host steps ranges of so many bytes.
 
         Raises:
             ConfigurationError: `first` or one of `settings` has no slices, no credit, or slices too large for the wire.
         """
-        self._settings = tuple(settings if settings is not None else candidates())
-        for each in (first, *self._settings):
+        self._settings = tuple(dict.fromkeys((first, *(candidates() if settings is None else settings))))
+        for each in self._settings:
             check_tunable(each)
-        self._predictor = predictor or SimulatedSettings()
-        self._watch = Watch(block_bytes)
+        self._predictor = find_predictor(predictor) if isinstance(predictor, str) else predictor
+        self._watch, self._steps = Watch(block_bytes), Level()
         # The setting that was announced last, the first step that has it, and the setting of the steps before.
         self._present, self._since, self._before = first, 1, first
-        # Logs of step seconds under the present conditions, with the setting that holds.
-        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._trial: _Trial | None = None
-        self._failed: dict[TransferSettings, tuple[float, ...]] = {}
+        self._state, self._states = _State(), deque[_State](maxlen=MOST_STATES)
+        # (log2 of slice, of credit, error) of the predictor under other conditions, each less the mean of those there.
+        self._errors = deque[tuple[float, float, float]](maxlen=MOST_ERRORS)
 
     def sending(self, step: int) -> TransferSettings:
         """Return the setting of a step: the last one that was announced for it or before."""
         return self._present if step >= self._since else self._before
 
     def observe(self, seen: StepSeen) -> Change | None:
-        """Learn from a step; fall back, or change, or stay (see `TransferTuner.observe`)."""
+        """Learn from a step; try another setting, or give one up, or stay (see `TransferTuner.observe`)."""
         check_seen(seen)
-        jumped = self._watch.observe(seen)
-        if jumped:
-            self._trial = None
-            self._failed.clear()
-            # What is left may be of before the jump: only steps from this one on say what the present setting does now.
-            self._recent.clear()
-        self._note(seen)
-        if self._trial is not None and len(self._trial.logs) >= VERIFY_STEPS:
-            verdict, self._trial = self._judge(self._trial, seen.step), None
-            if verdict is not None:
-                return verdict
-        waits = self._trial is not None or self._since > seen.step
-        return self._decide(seen.step) if jumped or not waits else None
+        if self._watch.observe(seen):
+            self._leave_state()
+        if seen.sending != self._present:
+            return None  # it was announced before the last change
+        log = math.log(seen.step_seconds)
+        self._state.note(self._present, log)
+        self._steps.observe(seen.step_seconds)
+        return self._decide(seen.step)
 
     def state(self) -> dict[str, Any]:
         """Return the setting only; link and drives are measured again after a resume."""
@@ -129,59 +149,118 @@ class AutoByte:
             raise CheckpointError(f"the state of AutoByte cannot be read: {error}") from error
         self._present, self._since, self._before = sending, 1, sending
 
-    def _note(self, seen: StepSeen) -> None:
-        """Put the step's length where it belongs: to the trial, or to the setting that may be fallen back to."""
-        log = math.log(seen.step_seconds)
-        if self._trial is None:
-            if seen.sending == self.sending(seen.step):
-                self._recent.append(log)
-        elif seen.sending == self._trial.sending:
-            self._trial.logs.append(log)
-        elif seen.sending == self._trial.before:
-            self._recent.append(log)
-            self._trial.reference = _mean(self._recent)
+    def _leave_state(self) -> None:
+        """Begin with other conditions."""
+        state = self._state
+        if state.conditions is not None:
+            self._states.append(state)
+            near = _near(state.means())
+            settings = tuple(near)
+            errors = np.array(list(near.values())) - self._predict(state.conditions, settings)
+            self._errors.extend(np.column_stack([_places(settings), errors - errors.mean()]).tolist())
+        self._state = _State()
+        self._steps.forget()
 
-    def _judge(self, trial: _Trial, step: int) -> Change | None:
-        """Keep a setting that has shown what it does, or fall back."""
-        worse = _mean(trial.logs) - trial.reference
-        self._recent = deque(trial.logs, RECENT_STEPS)
-        if not worse > TOLERANCE:  # also if there is nothing to compare with
-            return None
-        self._failed[trial.sending] = self._watch.logs()
-        self._recent.clear()
-        reason = f"falls back: steps are {math.expm1(worse):.1%} longer than before"
-        return self._announce(step, trial.before, reason, worse)
+    def _recall(self, conditions: Conditions) -> None:
+        """Take what was measured under conditions like these, if they are new."""
+        logs, own = self._watch.logs(), self._state
+        if own.conditions is None:
+            for each in [each for each in self._states if len(each.logs) == len(logs)]:
+                if np.abs(each.logs - logs).max() < SAME_CONDITIONS:
+                    self._states.remove(each)
+                    for sending, steps in own.measured.items():
+                        each.measured.setdefault(sending, deque(maxlen=RECENT_STEPS)).extend(steps)
+                    self._state = each
+                    return
+        own.logs, own.conditions = logs, conditions
 
     def _decide(self, step: int) -> Change | None:
-        """Score all candidates; announce the best one if it promises enough."""
-        conditions = self._watch.conditions()
-        if conditions is None:
+        """Try a setting, or give up the one on trial, or stay."""
+        if (conditions := self._watch.conditions()) is None:
             return None
-        present = self._present
-        settings = [each for each in self._settings if each != present and not self._is_barred(each)]
-        scores = self._predictor.log_seconds(conditions, [present, *settings])
-        best = int(scores.argmin())
-        gain = float(scores[0] - scores[best])
-        if not gain > MARGIN:
+        if self._state.conditions is not conditions:
+            self._recall(conditions)
+        state, present = self._state, self._present
+        means = state.means()
+        best = min(means, key=means.__getitem__)
+        worse = means[present] - means[best]
+        if len(means) > 1 and step - self._since + 1 < TRIAL_STEPS:
+            if worse > max(TOLERANCE, 3 * self._steps.noise):
+                # Back to what is known first: should conditions have changed meanwhile, that shows it.
+                return self._announce(step, best, f"falls back: a step is {math.expm1(worse):.1%} longer", worse)
             return None
-        chosen = settings[best - 1]
-        reason = f"{self._predictor.name}: {math.expm1(gain):.1%} faster at {conditions.link.bytes_per_second:.3g} B/s"
-        self._trial = _Trial(chosen, present, _mean(self._recent))
-        return self._announce(step, chosen, reason, gain)
+        settings, near = self._allowed(conditions, means), _near(means)
+        predicted, off = self._correct(state, settings, near)
+        expected = dict(zip(settings, (predicted + off.means).tolist(), strict=True))
+        best = min(near, key=expected.__getitem__)
+        gains = Posterior(predicted + off.means, off.deviations).expect_improvement(expected[best])
+        losses = gains + predicted + off.means - expected[best]
+        # Conditions are expected to last as long again as they have lasted.
+        worth = max(HORIZON_STEPS, state.steps) * gains - TRIAL_STEPS * losses
+        worth[[settings.index(each) for each in means if each == present or each not in near]] = -np.inf
+        chosen = settings[int(worth.argmax())]
+        if worth.max() > TRIAL_COST:
+            gain = expected[best] - expected[chosen]
+            reason = f"{self._predictor.name}: {math.expm1(gain):.1%} faster at "
+            reason += (
+                f"{conditions.link.bytes_per_second:.3g} B/s, {conditions.link.slice_seconds * 1e3:.3g} ms a slice"
+            )
+            return self._announce(step, chosen, reason, gain)
+        known = expected if present in near else means
+        worse = known[present] - known[best]
+        if worse > max(MARGIN, self._steps.noise / 2):
+            return self._announce(step, best, f"falls back: steps are {math.expm1(worse):.1%} longer", worse)
+        return None
+
+    def _allowed(self, conditions: Conditions, measured: Collection[TransferSettings]) -> tuple[TransferSettings, ...]:
+        """Return what may be tried, and what was measured.
+
+        What slices cost that are much smaller than all those that crossed is not known well, and may be much.
+        """
+        least = min(each.slice_bytes or 0 for each in measured) / SMALLER
+        most = 2 * exchange_bytes(conditions.costs)
+        allowed = [
+            each for each in self._settings if least <= (each.slice_bytes or 0) and (each.credit_bytes or 0) < most
+        ]
+        return tuple(dict.fromkeys((*allowed, *measured)))
+
+    def _predict(self, conditions: Conditions, settings: Sequence[TransferSettings]) -> Floats:
+        """Return (settings,) predicted logs; the mean of both, where it is in doubt what slices cost."""
+        each = [conditions] if conditions.doubt is None else [conditions, conditions.doubt]
+        mean: Floats = np.mean([self._predictor.log_seconds(one, settings) for one in each], axis=0)
+        return mean
+
+    def _correct(
+        self, state: _State, settings: Sequence[TransferSettings], means: Mapping[TransferSettings, float]
+    ) -> tuple[Floats, Posterior]:
+        """Return (settings,) predicted logs less what they have in common with the measured ones, and their errors."""
+        assert state.conditions is not None
+        logs = self._predict(state.conditions, settings)
+        at = [settings.index(each) for each in means]
+        errors = np.array(list(means.values())) - logs[at]
+        counts = np.array([len(state.measured[each]) for each in means])
+        noises = self._steps.noise / np.sqrt(np.maximum(1, counts / ALIKE_STEPS))
+        others, places = np.array(self._errors).reshape(-1, 3), _places(settings)
+        known = np.concatenate([errors - errors.mean(), others[:, 2]])
+        spread = math.sqrt((ERROR**2 * ERROR_COUNT + sum(known**2)) / (ERROR_COUNT + len(known)))
+        shared = np.repeat([1.0, 0.0], [len(errors), len(others)])
+        noises = np.concatenate([noises, np.full(len(others), OTHER_NOISE)])
+        points = np.concatenate([places[at], others[:, :2]])
+        return logs, correct(points, known, noises, shared, places, min(MOST_ERROR, max(LEAST_ERROR, spread)))
 
     def _announce(self, step: int, sending: TransferSettings, reason: str, gain: float) -> Change:
         self._before = self.sending(step)
         self._present, self._since = sending, step + LEAST_AHEAD_STEPS
+        self._steps.forget()
         return Change(self._since, sending, reason, gain)
 
-    def _is_barred(self, sending: TransferSettings) -> bool:
-        """Say whether a setting failed under conditions like these."""
-        return sending in self._failed and self._moved(self._failed[sending]) < FORGIVE
 
-    def _moved(self, since: tuple[float, ...]) -> float:
-        return max(abs(now - then) for now, then in zip(self._watch.logs(), since, strict=True))
+def _places(settings: Sequence[TransferSettings]) -> Floats:
+    """Return (settings, 2) base 2 logarithms of slice and credit."""
+    return np.log2(np.array([(each.slice_bytes, each.credit_bytes) for each in settings], np.float64))
 
 
-def _mean(logs: Sequence[float] | deque[float]) -> float:
-    """Return their mean; NaN if there are none."""
-    return sum(logs) / len(logs) if logs else math.nan
+def _near(means: Mapping[TransferSettings, float]) -> dict[TransferSettings, float]:
+    """Return those that are nearly as good as the best one."""
+    least = min(means.values())
+    return {sending: mean for sending, mean in means.items() if mean - least < NEAR}

@@ -18,6 +18,8 @@ Floats = npt.NDArray[np.float64]
 
 # Of the axes, and of a value as one standard deviation: what is tried.
 LENGTHS, NOISES = (1.5, 3.0, 6.0), (0.001, 0.003, 0.01, 0.03)
+# Of the axes where errors of predictions are alike.
+ERRORS_LENGTH = 3.0
 # One standard deviation of the values is taken for no less.
 _LEAST_SPREAD = 0.003
 
@@ -56,6 +58,25 @@ def infer(points: Floats, values: Floats, places: Floats) -> Posterior:
     reduced = np.linalg.solve(lower, near.T)
     variances = np.maximum(1e-12, spread**2 - np.sum(reduced**2, axis=0))
     return Posterior(middle + near @ weights, np.sqrt(variances))
+
+
+def correct(points: Floats, errors: Floats, noises: Floats, shared: Floats, places: Floats, spread: float) -> Posterior:
+    """Return by how much predictions are off at some places, from their errors at measured points.
+
+    Args:
+        points: (points, axes), at least one.
+        errors: (points,) what was measured less what was predicted.
+        noises: (points,) one standard deviation of each.
+        shared: (points,) 1 where errors share an offset that is not known and left out, else 0; at least one.
+        places: (places, axes).
+        spread: one standard deviation of an error anywhere.
+    """
+    covariance = spread**2 * _matern(points, points, ERRORS_LENGTH) + np.diag(noises**2)
+    near = spread**2 * _matern(places, points, ERRORS_LENGTH)
+    by_error, by_offset = np.linalg.solve(covariance, np.column_stack([errors, shared])).T
+    weights = by_error - by_offset * (shared @ by_error) / (shared @ by_offset)
+    left = spread**2 - np.sum(near.T * np.linalg.solve(covariance, near.T), axis=0)
+    return Posterior(near @ weights, np.sqrt(np.maximum(1e-12, left)))
 
 
 def _condition(

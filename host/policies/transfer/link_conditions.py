@@ -12,13 +12,20 @@ counts three times the present noise at most.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, compute_seconds, scale_compute
-from csd_emu.perfmodel.overlap.simulated_link import SharedLink
+from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
-from host.policies.transfer.transfer_tuner import StepSeen
+from firmware_agent.common.send_queue import TransferSettings
+from host.policies.transfer.slice_costs import LinkFit, seconds_per_byte, table_slices
+from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen
 
 JUMP = 0.2
 DEVIATIONS = 4.0
@@ -28,29 +35,44 @@ MEMORY, LONG_MEMORY = 12, 64
 NOISE_START, NOISE_FLOOR, NOISE_MEMORY = 0.05, 0.005, 16
 # The mean of |difference| of two normal numbers, in standard deviations of one.
 _MEAN_DIFFERENCE = 1.128
-# What a figure is taken for until it is measured: a relay in user space on both ends (docs/communication-tuning.md).
-ASSUMED_RTT_SECONDS, ASSUMED_SLICE_SECONDS = 1e-3, 4e-4
+# What a slice is taken to cost until one was seen: a relay in user space on both ends (docs/communication-tuning.md).
+ASSUMED_SLICE_SECONDS = 4e-4
 # Zero has no logarithm; a figure below this makes no difference to a step.
 LEAST_SECONDS = 1e-7
-# Compute seconds that have moved by less, as a log, are taken for the same.
-COMPUTE_STEP = 0.05
+# Figures that have moved by less, as a log, are taken for the same; what a slice costs, beside so many bytes.
+BELIEF_STEP, NOTICED_BYTES = 0.25, 16 << 10
+# It is in doubt what slices cost if it may be more by this share of what they take.
+DOUBT = 0.3
+# A drive that is so much worse than another one, or less, is not worse.
+NEARLY = 1.25
 
 
-@dataclass(frozen=True)
+class DriveConditions(NamedTuple):
+    """What one drive computes, the load on it counted, and what it has of the link while the others send, too."""
+
+    costs: Costs
+    own: OwnLink
+
+
+@dataclass(frozen=True, eq=False)
 class Conditions:
     """What a step's length depends on beside the setting.
 
     Attributes:
         costs: of the slowest participant, the load on it counted.
         participants: how many drives share the link.
-        link: as it is now, storage traffic taken off.
+        link: as it is now for all together, storage traffic taken off; of what is unlike, the mean.
         block_bytes: the host steps so many bytes at once, whatever the slice size.
+        drives: that are unlike, those left out that no other drive waits for; none if all are alike.
+        doubt: the same if slices cost as much, and their bytes as little, as measurements allow; None if that is clear.
     """
 
     costs: Costs
     participants: int
     link: SharedLink
     block_bytes: int = BLOCK_BYTES
+    drives: tuple[DriveConditions, ...] = ()
+    doubt: Conditions | None = None
 
 
 class Level:
@@ -66,10 +88,18 @@ class Level:
         self._count, self._previous = 0, math.nan
         self._run: list[float] = []
 
+    @property
+    def begun(self) -> bool:
+        """Whether there was a measurement."""
+        return self._count > 0
+
+    def forget(self) -> None:
+        """Have the next measurement be the first one; the noise stays."""
+        self._count = 0
+        self._run.clear()
+
     def observe(self, figure: float) -> bool:
-        """Take a measurement, NaN for none; return whether it was the last of a change."""
-        if math.isnan(figure):
-            return False
+        """Take a measurement; return whether it was the last of a change."""
         x = math.log(figure)
         if not self._count:
             self.value, self._count, self._previous = x, 1, x
@@ -102,86 +132,119 @@ class Level:
         self._previous = x
 
 
-class Watch:
-    """Follows the conditions of a run.
+class _DriveWatch:
+    """Follows one drive: what it computes, and what its slices cost."""
 
-    Attributes:
-        jumps: how often something changed at once; what was seen before the last of them says nothing any more.
-    """
+    def __init__(self) -> None:
+        self.fit, self.compute = LinkFit(ASSUMED_SLICE_SECONDS), Level()
+        # Of a byte, with each setting: slices of other sizes take other seconds, and may be off any line.
+        self._wires = dict[TransferSettings, Level]()
+        self._measured: Costs = ()
+
+    def observe(self, seen: DriveSeen, sending: TransferSettings) -> bool:
+        """Take a step; return whether anything jumped."""
+        if anew := not _same_tensors(seen.costs, self._measured):
+            self.compute.forget()
+        anew |= self.compute.observe(max(compute_seconds(seen.costs), LEAST_SECONDS))
+        if anew:
+            self._measured = seen.costs
+        rows = table_slices(seen.slices)
+        if not len(rows):
+            return anew
+        known = self.fit.known
+        wire = self._wires.setdefault(sending, Level())
+        begins = not wire.begun
+        jumped = wire.observe(seconds_per_byte(rows)) and not begins
+        if jumped:
+            self.fit.forget()
+            self._wires.clear()
+        self.fit.observe(rows)
+        return anew or jumped or not known
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether much more of what slices take may be their own than is believed."""
+        return bool(self.fit.doubt()[0] - self.fit.seconds[0] > DOUBT * self.fit.usual_seconds)
+
+    def conditions(self, doubt: bool) -> DriveConditions:
+        """Return what is believed; or, where there is `doubt`, what else may be."""
+        slice_seconds, byte_seconds, _, pull = self.fit.doubt() if doubt and self.doubtful else self.fit.seconds
+        latency = float(pull) / 2
+        own = OwnLink(1 / float(byte_seconds), latency, float(slice_seconds))
+        measured = compute_seconds(self._measured)
+        factor = math.exp(self.compute.value) / measured if measured else 1.0
+        return DriveConditions(scale_compute(self._measured, factor), own)
+
+    def logs(self) -> list[float]:
+        """Return the logarithms of what is believed of compute, a byte, a slice and the round trip.
+
+        That of a slice and of the round trip are as far as they matter: beside the bytes of a slice.
+        """
+        slice_seconds, byte_seconds, _, pull = self.fit.seconds
+        beside = byte_seconds * NOTICED_BYTES
+        return [self.compute.value, *np.log([byte_seconds, slice_seconds + beside, pull + beside])]
+
+
+class Watch:
+    """Follows the conditions of a run."""
 
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         """Know nothing yet but how many bytes the host steps at once."""
         self._block_bytes = block_bytes
-        self._bandwidth, self._compute = Level(), Level()
-        self._rtt, self._slice = Level(LONG_MEMORY), Level(LONG_MEMORY)
-        # As they were measured once, and as they are believed: scaled to the seconds that are believed.
-        self._measured: Costs = ()
-        self._believed: Costs = ()
-        self._participants = 0
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of the logarithm of a measured bandwidth."""
-        return self._bandwidth.noise
+        self._drives: list[_DriveWatch] = []
+        self._believed: Conditions | None = None
+        self._believed_logs: npt.NDArray[np.float64] = np.zeros(0)
 
     def observe(self, seen: StepSeen) -> bool:
         """Take a step; return whether anything jumped."""
-        other_costs = not _same_tensors(seen.costs, self._measured)
-        jumped = seen.participants != self._participants
-        self._participants = seen.participants
-        rtt, slice_seconds = _mean(seen.rtt_seconds), seen.slice_seconds
-        figures = (
-            (self._bandwidth, seen.participants * _mean(seen.bytes_per_second)),
-            (self._rtt, max(rtt, LEAST_SECONDS) if rtt == rtt else rtt),
-            (self._slice, max(slice_seconds, LEAST_SECONDS) if slice_seconds == slice_seconds else slice_seconds),
-        )
-        jumped |= any([level.observe(figure) for level, figure in figures])
-        other_costs |= self._compute.observe(max(compute_seconds(seen.costs) * seen.load, LEAST_SECONDS))
-        self._follow_costs(seen.costs, other_costs)
-        jumped |= other_costs
+        if jumped := len(seen.drives) != len(self._drives):
+            self._drives = [_DriveWatch() for _ in seen.drives]
+        pairs = zip(self._drives, seen.drives, strict=True)
+        jumped |= any([watch.observe(each, seen.sending) for watch, each in pairs])
+        if jumped:
+            self._believed = None
         return jumped
 
     def conditions(self) -> Conditions | None:
-        """Return what is believed now; None while no bandwidth was measured."""
-        if math.isnan(self._bandwidth.value):
+        """Return what is believed, the same object until it has moved by a few percent; None before any slice."""
+        if not self._drives or not all(each.fit.known for each in self._drives):
             return None
+        logs = self.logs()
+        doubtful = any(each.doubtful for each in self._drives)
+        same = self._believed is not None and doubtful == (self._believed.doubt is not None)
+        if not same or np.abs(logs - self._believed_logs).max() > BELIEF_STEP:
+            doubt = self._believe(True, None) if doubtful else None
+            self._believed, self._believed_logs = self._believe(False, doubt), logs
+        return self._believed
+
+    def logs(self) -> npt.NDArray[np.float64]:
+        """Return the logarithms of all that is followed: to tell how far it moved."""
+        return np.concatenate([each.logs() for each in self._drives])
+
+    def _believe(self, as_doubted: bool, doubt: Conditions | None) -> Conditions:
+        drives = [each.conditions(as_doubted) for each in self._drives]
+        own = [each.own for each in drives]
         link = SharedLink(
-            math.exp(self._bandwidth.value),
-            _exp_or(self._rtt.value, ASSUMED_RTT_SECONDS) / 2,
-            _exp_or(self._slice.value, ASSUMED_SLICE_SECONDS),
+            sum(each.bytes_per_second for each in own),
+            fmean(each.latency_seconds for each in own),
+            fmean(each.slice_seconds for each in own),
         )
-        return Conditions(self._believed, self._participants, link, self._block_bytes)
+        slowest = max(drives, key=lambda each: compute_seconds(each.costs))
+        waited_for = tuple(_waited_for(drives))
+        return Conditions(slowest.costs, len(drives), link, self._block_bytes, waited_for, doubt)
 
-    def logs(self) -> tuple[float, ...]:
-        """Return the logarithms of all that is followed, 0 for what was never measured: to tell how far it moved."""
-        levels = (self._bandwidth, self._rtt, self._slice, self._compute)
-        return tuple(0.0 if math.isnan(level.value) else level.value for level in levels)
 
-    def _follow_costs(self, costs: Costs, anew: bool) -> None:
-        """Scale the costs when their seconds have moved by a few percent: predictors keep what they worked out of them.
-
-        Args:
-            costs: as they were measured in this step, a little different each time.
-            anew: whether they are to be taken instead of those of before.
-        """
-        if anew:
-            self._measured, self._believed = costs, ()
-        believed = compute_seconds(self._believed)
-        seconds = math.exp(self._compute.value)
-        if not believed or abs(math.log(seconds / believed)) > COMPUTE_STEP:
-            measured = compute_seconds(self._measured)
-            self._believed = scale_compute(self._measured, seconds / measured) if measured else self._measured
+def _waited_for(drives: Sequence[DriveConditions]) -> Iterator[DriveConditions]:
+    """Yield those drives that are worse in something than each of the others before them, the slowest links first."""
+    kept: list[tuple[float, ...]] = []
+    for each in sorted(drives, key=lambda drive: drive.own.bytes_per_second):
+        own, beside = each.own, NOTICED_BYTES / each.own.bytes_per_second
+        figures = (beside, own.latency_seconds + beside, own.slice_seconds + beside, compute_seconds(each.costs))
+        # What is nearly as bad is as bad.
+        if not any(all(f <= NEARLY * o for f, o in zip(figures, others, strict=True)) for others in kept):
+            kept.append(figures)
+            yield each
 
 
 def _same_tensors(one: Costs, other: Costs) -> bool:
     return one is other or [layer.tensors for layer in one] == [layer.tensors for layer in other]
-
-
-def _mean(figures: Sequence[float]) -> float:
-    """Return the mean of those that were measured; NaN if none was."""
-    measured = [figure for figure in figures if not math.isnan(figure)]
-    return sum(measured) / len(measured) if measured else math.nan
-
-
-def _exp_or(value: float, assumed: float) -> float:
-    return assumed if math.isnan(value) else math.exp(value)

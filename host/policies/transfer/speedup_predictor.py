@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from importlib import metadata
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import Costs
-from csd_emu.perfmodel.overlap.simulated_link import SharedLink
+from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
+from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.link_conditions import Conditions
 
 Floats = npt.NDArray[np.float64]
 
-# A simulation is kept for conditions that are the same when rounded to so many parts of an octave.
-BANDWIDTH_PARTS, FIXED_COST_PARTS = 8, 4
-MOST_KEPT = 4096
-# So much of what a setting loses under the other conditions of before counts against it: of settings that are as good
-# now, that one is better which loses less when conditions come back. Little enough to break ties only.
-ELSEWHERE_SHARE = 0.005
+ENTRY_POINTS = "csd_emu.predictors"
+# Conditions of which it is kept what settings take.
+MOST_KEPT = 32
+# A setting whose slices alone make a step so much longer than the best one so far is not simulated.
+HOPELESS = 1.2
 
 
 class Predictor(Protocol):
@@ -38,61 +37,57 @@ class Predictor(Protocol):
         """
 
 
-class SimulatedSettings:
-    """Simulates every setting (`csd_emu.perfmodel.overlap.steady_steps`), under the conditions as they are believed.
+def find_predictor(name: str) -> Predictor:
+    """Return the predictor of a name: ``model``, or one that an installed package has an entry point for.
 
-    Conditions are rounded, and what was simulated is kept, so that a link that comes back to what it was costs nothing.
-    What a setting loses under the others of these conditions counts a little, too.
+    Raises:
+        ConfigurationError: there is none.
     """
-
-    name = "simulation"
-
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self._costs: Costs | None = None
-        # Of each of the conditions so far, rounded, what each setting takes there.
-        self._kept: dict[Conditions, dict[TransferSettings, float]] = {}
-        # What was answered since anything was simulated.
-        self._answers: dict[tuple[Conditions, tuple[TransferSettings, ...]], Floats] = {}
-
-    def log_seconds(self, conditions: Conditions, settings: Sequence[TransferSettings]) -> Floats:
-        """See `Predictor`."""
-        if conditions.costs is not self._costs or len(self._kept) > MOST_KEPT:
-            self._costs = conditions.costs
-            self._kept.clear()
-            self._answers.clear()
-        # Without the costs, which are the same: to hash them takes long.
-        here = replace(conditions, costs=(), link=_rounded(conditions.link))
-        kept = self._kept.setdefault(here, {})
-        for setting in settings:
-            if setting not in kept:
-                self._answers.clear()
-                costs = [conditions.costs] * here.participants
-                kept[setting] = math.log(steady_step_seconds(costs, here.link, setting, block_bytes=here.block_bytes))
-        question = here, tuple(settings)
-        if question not in self._answers:
-            losses = ELSEWHERE_SHARE * self._losses_elsewhere(here, settings)
-            self._answers[question] = losses + [kept[setting] for setting in settings]
-        return self._answers[question]
-
-    def _losses_elsewhere(self, here: Conditions, settings: Sequence[TransferSettings]) -> Floats:
-        """Return (settings,) mean loss under the other conditions; what was no candidate there, as the worst one's."""
-        losses = np.zeros(len(settings))
-        others = [each for place, each in self._kept.items() if place != here]
-        for each in others:
-            best, worst = min(each.values()), max(each.values())
-            losses += [each.get(setting, worst) - best for setting in settings]
-        return losses / max(1, len(others))
-
-
-def _rounded(link: SharedLink) -> SharedLink:
-    """Return nearly the same link, one of few."""
-    return SharedLink(
-        _round_log(link.bytes_per_second, BANDWIDTH_PARTS),
-        _round_log(link.latency_seconds, FIXED_COST_PARTS),
-        _round_log(link.slice_seconds, FIXED_COST_PARTS),
+    if name == SimulatedSettings.name:
+        return SimulatedSettings()
+    for point in metadata.entry_points(group=ENTRY_POINTS, name=name):
+        predictor: Predictor = point.load()()
+        return predictor
+    raise ConfigurationError(
+        f"communication.predictor: no installed package has the entry point {name!r} in {ENTRY_POINTS}; install "
+        f"csd-emu again, or choose {SimulatedSettings.name}"
     )
 
 
-def _round_log(figure: float, parts: int) -> float:
-    return 2.0 ** (round(math.log2(figure) * parts) / parts) if figure else 0.0
+class SimulatedSettings:
+    """Simulates settings (`csd_emu.perfmodel.overlap.steady_steps`), each drive with what it has of the link."""
+
+    name = "model"
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._kept: dict[Conditions, dict[TransferSettings, float]] = {}
+
+    def log_seconds(self, conditions: Conditions, settings: Sequence[TransferSettings]) -> Floats:
+        """See `Predictor`."""
+        kept = self._kept.setdefault(conditions, {})
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        # Larger slices first, so that what must be slower is known before it is simulated.
+        for setting in sorted(set(settings) - kept.keys(), key=lambda each: each.slice_bytes or 0, reverse=True):
+            least = _least_seconds(conditions, setting)
+            hopeless = kept and least > HOPELESS * math.exp(min(kept.values()))
+            kept[setting] = math.log(least if hopeless else _simulate(conditions, setting))
+        return np.array([kept[setting] for setting in settings])
+
+
+def _simulate(here: Conditions, setting: TransferSettings) -> float:
+    costs = [each.costs for each in here.drives] or [here.costs] * here.participants
+    own = [each.own for each in here.drives]
+    # What each has of the link while the others send is its own: together they have no more.
+    link = SharedLink(sum(each.bytes_per_second for each in own), 0.0) if own else here.link
+    return steady_step_seconds(costs, link, setting, block_bytes=here.block_bytes, own=own)
+
+
+def _least_seconds(here: Conditions, setting: TransferSettings) -> float:
+    """Return what no step is shorter than: all slices one way, one after the other."""
+    sizes = [tensor.size_bytes for layer in here.costs for tensor in layer.tensors]
+    slices = sum(math.ceil(size / (setting.slice_bytes or size)) for size in sizes if size)
+    part = OwnLink(here.link.bytes_per_second / here.participants, 0.0, here.link.slice_seconds)
+    own = [each.own for each in here.drives] or [part]
+    return max(slices * each.slice_seconds + sum(sizes) / each.bytes_per_second for each in own)

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from csd_emu.perfmodel.overlap.layer_work import Costs
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.errors import ConfigurationError, DeviceError
@@ -19,37 +22,35 @@ from host.config.plugins.plugin_section import accepted
 LEAST_AHEAD_STEPS = 1
 
 
+@dataclass(frozen=True, eq=False)
+class DriveSeen:
+    """What the host measured of one participant.
+
+    Attributes:
+        costs: bytes and compute seconds of each layer, as measured in this step.
+        slices: (slices, 4) those that crossed: 1 for a push and 0 for a pull, bytes, and seconds of one clock when it
+            left its queue and when it was read; of a pull, when the host was told so.
+    """
+
+    costs: Costs
+    slices: npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class StepSeen:
-    """What the host measured of one step. NaN stands for what was not measured.
+    """What the host measured of one step.
 
     Attributes:
         step: its number, from 1.
         step_seconds: from its first forward pass to the next step's, of the slowest participant.
         sending: what it was sent with.
-        costs: bytes and compute seconds of each layer of the slowest participant, as measured in this step.
-        bytes_per_second: of each participant, while it had slices under way: what the link gave it, storage traffic
-            taken off. Gaps that credit made are not the link's.
-        rtt_seconds: of each participant, from a slice put on the wire to its acknowledgement, its transfer taken off.
-        slice_seconds: what a slice costs beside its bytes.
-        queue_bytes: that waited to be sent, mean over the step, all participants together.
-        load: compute seconds of this step over those that `costs` say: 2 where other work took half of the drive.
+        drives: that took part.
     """
 
     step: int
     step_seconds: float
     sending: TransferSettings
-    costs: Costs
-    bytes_per_second: tuple[float, ...]
-    rtt_seconds: tuple[float, ...]
-    slice_seconds: float = math.nan
-    queue_bytes: float = math.nan
-    load: float = 1.0
-
-    @property
-    def participants(self) -> int:
-        """How many drives took part."""
-        return len(self.bytes_per_second)
+    drives: tuple[DriveSeen, ...]
 
 
 @dataclass(frozen=True)
@@ -144,25 +145,17 @@ def check_seen(seen: StepSeen) -> None:
     """Refuse figures that no step has.
 
     Raises:
-        DeviceError: a number is negative, a step took no time or for ever, or nobody took part.
+        DeviceError: a step took no time or for ever, nobody took part, or a slice has no size or ends before it begins.
     """
-    if seen.step < 1 or not seen.participants or len(seen.rtt_seconds) != seen.participants:
-        raise DeviceError(
-            f"step {seen.step} with {seen.participants} bandwidths and {len(seen.rtt_seconds)} round trips: a step has "
-            "a number from 1 and at least one participant, each with both"
-        )
-    positive = {"seconds": seen.step_seconds, "load": seen.load}
-    wrong = [f"{name} {value:g}" for name, value in positive.items() if not 0 < value < math.inf]
-    measured = {"bandwidth": seen.bytes_per_second, "round trip": seen.rtt_seconds}
-    measured |= {"seconds per slice": (seen.slice_seconds,), "queue": (seen.queue_bytes,)}
-    wrong += [
-        f"{name} {value:g}"
-        for name, values in measured.items()
-        for value in values
-        if value < 0 or math.isinf(value) or (name == "bandwidth" and value == 0)
-    ]
-    if wrong:
-        raise DeviceError(f"step {seen.step} was measured with {', '.join(wrong)}; no step is like that")
+    what = f"step {seen.step} of {len(seen.drives)} drives that took {seen.step_seconds:g} s"
+    if seen.step < 1 or not seen.drives or not 0 < seen.step_seconds < math.inf:
+        raise DeviceError(f"{what}: a step has a number from 1, at least one participant, and takes time")
+    for number, drive in enumerate(seen.drives):
+        push, size, begin, end = drive.slices.T
+        if not (np.isfinite(drive.slices).all() and np.isin(push, (0, 1)).all() and (size > 0).all()):
+            raise DeviceError(f"{what}: drive {number} has a slice that is no slice; measure it anew")
+        if (end < begin).any():
+            raise DeviceError(f"{what}: drive {number} has a slice that ends before it begins; measure it anew")
 
 
 def check_tunable(sending: TransferSettings) -> None:
@@ -175,7 +168,13 @@ def check_tunable(sending: TransferSettings) -> None:
         raise ConfigurationError("a tuner needs a slice size and a credit to begin with; give both")
 
 
-def make_tuner(schedule: str, first: TransferSettings, seed: int = 0, block_bytes: int = BLOCK_BYTES) -> TransferTuner:
+def make_tuner(
+    schedule: str,
+    first: TransferSettings,
+    seed: int = 0,
+    block_bytes: int = BLOCK_BYTES,
+    predictor: str = "model",
+) -> TransferTuner:
     """Return the tuner, which takes of the other arguments what its constructor names.
 
     Args:
@@ -183,10 +182,12 @@ def make_tuner(schedule: str, first: TransferSettings, seed: int = 0, block_byte
         first: the setting that the run begins with.
         seed: of a tuner that draws random numbers.
         block_bytes: the host steps ranges of so many bytes.
+        predictor: the job's communication.predictor.
 
     Raises:
         ConfigurationError: a tuner cannot begin with `first`, or the name is not known.
     """
     kind = TRANSFER_TUNER.load(schedule)
-    tuner: TransferTuner = kind(**accepted(kind, {"first": first, "seed": seed, "block_bytes": block_bytes}))
+    given = {"first": first, "seed": seed, "block_bytes": block_bytes, "predictor": predictor}
+    tuner: TransferTuner = kind(**accepted(kind, given))
     return tuner

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
@@ -13,9 +16,8 @@ from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares
-from host.core.slice_record import SliceRecord
-from host.policies.transfer.transfer_tuner import Change, StepSeen
-from host.training.sync.exchange.slice_log import SliceLog
+from host.policies.transfer.transfer_tuner import Change, DriveSeen, StepSeen
+from host.training.sync.exchange.slice_log import PUSH, SliceLog
 from host.training.transfer_policy import UNSLICED, TransferPolicy
 
 
@@ -34,43 +36,16 @@ def see_step(
     told = [(log, log.timed) for log in logs if log.timed is not None and log.timed.end_seconds > 0]
     if not told or step_seconds <= 0:
         return None
-    records = [list(log.records()) for log, _ in told]
-    costs = [layer_costs(timed, log.names, sizes) for log, timed in told]
-    slowest = max(range(len(told)), key=lambda place: told[place][1].end_seconds)
-    rates = [bandwidth(each) for each in records]
-    waiting = sum(r.size_bytes * max(0.0, r.begin_seconds - r.ready_seconds) for each in records for r in each)
-    return StepSeen(
-        step=step,
-        step_seconds=step_seconds,
-        sending=sending,
-        costs=costs[slowest],
-        bytes_per_second=tuple(rates),
-        rtt_seconds=tuple(round_trip(each, rate) for each, rate in zip(records, rates, strict=True)),
-        queue_bytes=waiting / step_seconds,
-    )
+    drives = tuple(DriveSeen(layer_costs(timed, log.names, sizes), _crossed(log)) for log, timed in told)
+    return StepSeen(step, step_seconds, sending, drives)
 
 
-def bandwidth(slices: Iterable[SliceRecord]) -> float:
-    """Return bytes per second while slices were under way, both ways together; NaN without any.
-
-    Where two overlap their time counts once.
-    """
-    size, busy_seconds = 0, 0.0
-    ends = {"push": -math.inf, "pull": -math.inf}
-    for each in sorted(slices, key=lambda one: one.begin_seconds):
-        size += each.size_bytes
-        begin = max(each.begin_seconds, ends[each.direction])
-        busy_seconds += max(0.0, each.end_seconds - begin)
-        ends[each.direction] = max(ends[each.direction], each.end_seconds)
-    return size / busy_seconds if busy_seconds > 0 else math.nan
-
-
-def round_trip(slices: Iterable[SliceRecord], bytes_per_second: float) -> float:
-    """Return the least time from a pull's leaving to its acknowledgement, its transfer taken off; NaN without any."""
-    if math.isnan(bytes_per_second):
-        return math.nan
-    each = [s.end_seconds - s.begin_seconds - s.size_bytes / bytes_per_second for s in slices if s.direction == "pull"]
-    return max(0.0, min(each)) if each else math.nan
+def _crossed(log: SliceLog) -> npt.NDArray[np.float64]:
+    """Return the slices of a device, as `DriveSeen` has them."""
+    records = [
+        (r.direction == PUSH, r.size_bytes, r.begin_seconds, r.end_seconds) for r in log.records() if r.size_bytes
+    ]
+    return np.array(records, np.float64).reshape(-1, 4)
 
 
 def layer_costs(timed: Timed, names: Sequence[str], sizes: Mapping[str, int]) -> Costs:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from csd_lab.bench.communication.bytescheduler.drawn_cases import SliceCase
-from csd_lab.bench.communication.bytescheduler.event_world import Setting
+from csd_lab.bench.communication.bytescheduler.event_world import Setting, World
 
 # Slices: from so small a part of the model, in octaves, up to whole layers. Credits: so many slices, or no limit.
 SMALLEST_PART = 512
@@ -16,7 +15,7 @@ _NO_LIMIT = 1 << 40
 _NEAR_OCTAVES, _BETTER = (1.0, 0.5), 0.001
 
 
-def find_best(case: SliceCase, seconds_of: Callable[[Setting], float]) -> tuple[Setting, float]:
+def find_best(case: World, seconds_of: Callable[[Setting], float]) -> tuple[Setting, float]:
     """Return the best setting and its step seconds.
 
     Args:
@@ -24,11 +23,11 @@ def find_best(case: SliceCase, seconds_of: Callable[[Setting], float]) -> tuple[
         seconds_of: a setting's step seconds; it is asked for the same one more than once.
     """
     best, least = Setting(_NO_LIMIT, _NO_LIMIT), math.inf
+    model_bytes = sum(layer.size_bytes for layer in case.layers)
 
     def try_out(setting: Setting) -> bool:
         nonlocal best, least
-        # Each drive's processor sends and reads all slices, one after the other.
-        if 2 * case.drive_slice_seconds * case.model_bytes / setting.slice_bytes > least:
+        if least_seconds(case, setting) > least:
             return False
         better, before = (seconds := seconds_of(setting)) < least, least
         if better:
@@ -36,10 +35,10 @@ def find_best(case: SliceCase, seconds_of: Callable[[Setting], float]) -> tuple[
         return seconds < before * (1 - _BETTER)
 
     try_out(best)
-    octaves = math.log2(max(layer.size_bytes for layer in case.layers) * SMALLEST_PART / case.model_bytes)
+    octaves = math.log2(max(layer.size_bytes for layer in case.layers) * SMALLEST_PART / model_bytes)
     for octave in range(math.ceil(octaves)):
         # From large ones down, so that what must be slower is known before it is tried.
-        slice_bytes = math.ceil(case.model_bytes / SMALLEST_PART * 2.0 ** (math.ceil(octaves) - 1 - octave))
+        slice_bytes = math.ceil(model_bytes / SMALLEST_PART * 2.0 ** (math.ceil(octaves) - 1 - octave))
         for many in CREDITS_PER_SLICE:
             try_out(Setting(slice_bytes, many * slice_bytes))
     for near in _NEAR_OCTAVES:
@@ -53,3 +52,9 @@ def _neighbours(setting: Setting, octaves: float) -> list[Setting]:
     factors = 2.0**-octaves, 1.0, 2.0**octaves
     pairs = [(a, b) for a in factors for b in factors if (a, b) != (1.0, 1.0)]
     return [Setting(math.ceil(setting.slice_bytes * a), math.ceil(setting.credit_bytes * b)) for a, b in pairs]
+
+
+def least_seconds(case: World, setting: Setting) -> float:
+    """Return what no step is shorter than: each drive's processor sends and reads all slices, one after the other."""
+    slices = sum(math.ceil(layer.size_bytes / setting.slice_bytes) for layer in case.layers)
+    return 2 * slices * max(case.slice_seconds_of(drive) for drive in range(len(case.slowdowns)))

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from csd_emu.perfmodel.overlap.layer_work import LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication.bytescheduler import development_seeds, final_seeds
@@ -19,7 +18,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
 from host.policies.transfer.setting_grid import default_setting
-from host.policies.transfer.transfer_tuner import StepSeen
+from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen
 
 # `BYTESCHEDULER_PARTITION` and `BYTESCHEDULER_CREDIT` of the released code (bytescheduler/common/bytecore.py of
 # bytedance/byteps, branch bytescheduler, read 2026-11-27) are 1,000,000 and 4,000,000 parameters; here of 4 bytes.
@@ -129,15 +128,4 @@ def as_setting(sending: TransferSettings) -> Setting:
 
 
 def _seen(case: SliceCase, step: int, sending: TransferSettings, seconds: float) -> StepSeen:
-    slowest, drives = max(case.slowdowns), len(case.slowdowns)
-    costs = tuple(
-        LayerCost(
-            f"layer{number}",
-            (TensorCost(f"layer{number}.weight", layer.size_bytes),),
-            slowest * layer.forward_seconds,
-            slowest * layer.backward_seconds,
-        )
-        for number, layer in enumerate(case.layers)
-    )
-    rate = told_link(case).bytes_per_second
-    return StepSeen(step, seconds, sending, costs, (rate,) * drives, (2 * case.latency_seconds,) * drives)
+    return StepSeen(step, seconds, sending, (DriveSeen((), np.zeros((0, 4))),) * len(case.slowdowns))

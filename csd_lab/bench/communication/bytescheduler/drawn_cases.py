@@ -89,6 +89,14 @@ class SliceCase:
         """What a drive sends in a step, and what it gets."""
         return sum(layer.size_bytes for layer in self.layers)
 
+    def own_of(self, drive: int) -> float:
+        """Return the bytes per second of a drive's side; all are alike."""
+        return self.own_bytes_per_second
+
+    def slice_seconds_of(self, drive: int) -> float:
+        """Return what a slice costs a drive's processor; all are alike."""
+        return self.drive_slice_seconds
+
     @property
     def compute_seconds(self) -> float:
         """What the slowest drive computes in a step."""

@@ -20,8 +20,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple, Protocol
 
-from csd_lab.bench.communication.bytescheduler.drawn_cases import SliceCase
+from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldLayer
 
 # What the link carries before it is another drive's turn: the size of a segment that a kernel hands on at once.
 PACKET_BYTES = 64 << 10
@@ -44,6 +45,53 @@ class Setting:
 
     slice_bytes: int
     credit_bytes: int
+
+
+class World(Protocol):
+    """A model on drives behind a shared link."""
+
+    @property
+    def layers(self) -> tuple[WorldLayer, ...]:
+        """Return the layers in the order of the forward pass."""
+
+    @property
+    def slowdowns(self) -> tuple[float, ...]:
+        """Return how much longer each drive computes, (drives,)."""
+
+    @property
+    def shared_bytes_per_second(self) -> float:
+        """Return what the host's side carries each way, shared by all drives."""
+
+    @property
+    def latency_seconds(self) -> float:
+        """Return that of whatever is sent, one way."""
+
+    @property
+    def host_slice_seconds(self) -> float:
+        """Return what a slice of any drive costs the host's processor."""
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Return what may wait for a drive's own side before another slice is made ready."""
+
+    def own_of(self, drive: int) -> float:
+        """Return the bytes per second of a drive's side, each way."""
+
+    def slice_seconds_of(self, drive: int) -> float:
+        """Return what a slice costs a drive's processor."""
+
+
+class CarriedSlice(NamedTuple):
+    """A slice that was read: pushed, or else pulled.
+
+    It begins when it leaves the queue, and ends when the host knows that it was read.
+    """
+
+    drive: int
+    push: bool
+    size_bytes: int
+    begin_seconds: float
+    end_seconds: float
 
 
 class _Clock:
@@ -114,6 +162,8 @@ class _Path:
         self._ready: list[tuple[int, int]] = []
         self._unread = self._unsent = 0
         self._encoding = False
+        # (bytes, seconds) of slices that have left and whose end is not known.
+        self._left: deque[tuple[int, float]] = deque()
 
     def offer(self, step: int, layer: int, start: int, end: int) -> None:
         key = step, layer
@@ -135,6 +185,7 @@ class _Path:
         self._unread += size
         self._unsent += size
         self._encoding = True
+        self._left.append((size, run.clock.now))
         sender, customer, seconds = run.processor(self._drive, self._push)
         sender.serve(customer, seconds, partial(self._encoded, layer, size))
 
@@ -186,13 +237,20 @@ class _Path:
     def _read(self, layer: int, size: int) -> None:
         self._run.clock.after(self._run.case.latency_seconds, partial(self._acknowledged, size))
         if self._push:
+            self._end()
             self._run.host_reads(self._drive, layer, size)
         else:
             self._run.drive_reads(self._drive, layer, size)
 
     def _acknowledged(self, size: int) -> None:
         self._unread -= size
+        if not self._push:
+            self._end()
         self._send()
+
+    def _end(self) -> None:
+        size, begin = self._left.popleft()
+        self._run.carried.append(CarriedSlice(self._drive, self._push, size, begin, self._run.clock.now))
 
 
 class _Drive:
@@ -242,15 +300,17 @@ class _Drive:
 class _Run:
     """Drives that go on and on with one setting."""
 
-    def __init__(self, case: SliceCase, setting: Setting) -> None:
+    def __init__(self, case: World, setting: Setting) -> None:
         self.case, self.setting, self.clock = case, setting, _Clock()
+        self.carried: list[CarriedSlice] = []
         count = len(case.slowdowns)
         self._host_processor = _Server(self.clock, 2 * count)
         self._drive_processors = [_Server(self.clock, 2) for _ in range(count)]
         up, down = (_Server(self.clock, count) for _ in range(2))
-        shared, own = case.shared_bytes_per_second, case.own_bytes_per_second
+        shared = case.shared_bytes_per_second
         self.pushes, self._pulls = list[_Path](), list[_Path]()
         for drive in range(count):
+            own = case.own_of(drive)
             push = (_Server(self.clock, 1), 0, own), (up, drive, shared)
             pull = (down, drive, shared), (_Server(self.clock, 1), 0, own)
             self.pushes.append(_Path(self, drive, push, True))
@@ -264,7 +324,7 @@ class _Run:
     def processor(self, drive: int, at_drive: bool) -> tuple[_Server, int, float]:
         """Return the server, the customer's place there and the seconds of a slice."""
         if at_drive:
-            return self._drive_processors[drive], 0, self.case.drive_slice_seconds
+            return self._drive_processors[drive], 0, self.case.slice_seconds_of(drive)
         return self._host_processor, drive, self.case.host_slice_seconds
 
     def host_reads(self, drive: int, layer: int, size: int) -> None:
@@ -287,18 +347,35 @@ class _Run:
         """Take bytes of parameters."""
         self.drives[drive].read(layer, size)
 
-    def step_seconds(self) -> float:
+    def play(self) -> PlayedSteps:
         """Run until enough steps have begun; return how long those that count take, of the drive that is last."""
         steps = _WARM + _COUNTED
         for drive in self.drives:
             drive.begin()
         self.clock.run(lambda: all(len(drive.begun) > steps for drive in self.drives))
-        return max((drive.begun[steps] - drive.begun[_WARM]) / _COUNTED for drive in self.drives)
+        seconds = max((drive.begun[steps] - drive.begun[_WARM]) / _COUNTED for drive in self.drives)
+        last = min(drive.begun[steps - 1] for drive in self.drives)
+        return PlayedSteps(seconds, [each for each in self.carried if each.begin_seconds >= last])
 
 
-def step_seconds(case: SliceCase, setting: Setting) -> float:
+class PlayedSteps(NamedTuple):
+    """What a step takes once steps are alike, from a forward pass's begin to the next one's, and the last one's slices.
+
+    These are those that left in it and were read by its end, in the order of their ends.
+    """
+
+    seconds: float
+    carried: list[CarriedSlice]
+
+
+def play_steps(case: World, setting: Setting) -> PlayedSteps:
+    """Return a step once steps are alike, with its slices."""
+    return _Run(case, setting).play()
+
+
+def step_seconds(case: World, setting: Setting) -> float:
     """Return what a step takes once steps are alike: from a forward pass's begin to the next one's."""
-    return _Run(case, setting).step_seconds()
+    return play_steps(case, setting).seconds
 
 
 def _block_bytes(size_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -105,7 +106,7 @@ class SliceLog:
                 yield self._record(PULL, pull.piece, pull.ready_seconds, pull.begin_seconds, pull.end_seconds)
         if self.timed is None:
             return
-        offset = self._told_seconds - self.timed.now_seconds  # of the host's clock from the device's
+        offset = self._clock_offset(self.timed)
         names, came_before = [*self.names, *self.crossing], Counter[tuple[str, int]]()
         for each in self.timed.slices:
             key = name, _ = names[each.tensor], each.offset + each.size_bytes
@@ -114,6 +115,13 @@ class SliceLog:
             came = max(begin, moments[came_before[key]] if came_before[key] < len(moments) else begin)
             came_before[key] += 1
             yield self._record(PUSH, piece, each.ready_seconds + offset, begin, came)
+
+    def _clock_offset(self, timed: Timed) -> float:
+        """Return by how much the host's clock is ahead of the device's, and the least delay of a message from it."""
+        names = [*self.names, *self.crossing]
+        firsts = [(self._came.get((names[s.tensor], s.offset + s.size_bytes)), s.begin_seconds) for s in timed.slices]
+        delays = [came[0] - begin for came, begin in firsts if came and len(came) == 1]
+        return min(self._told_seconds - timed.now_seconds, *delays, math.inf)
 
     def _record(self, direction: str, piece: Piece, ready: float, begin: float, end: float) -> SliceRecord:
         return SliceRecord(

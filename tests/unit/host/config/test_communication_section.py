@@ -124,6 +124,37 @@ def test_it_is_a_key_of_synchronous_jobs_and_survives_being_written_down() -> No
     assert parse_config(again, JobConfig, "j") == written
 
 
+@pytest.mark.parametrize("schedule", ["fifo", "priority", "search"])
+def test_a_schedule_that_predicts_nothing_refuses_a_predictor(schedule: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"predictor is of schedule: autobyte; {schedule} .*leave it out"):
+        job({"schedule": schedule, "predictor": "network"})
+    with pytest.raises(ConfigurationError, match="predictor"):
+        job({"schedule": "autobyte", "predictor": "oracle"})
+
+
+def test_the_job_says_who_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("host.policies.transfer.autobyte.find_predictor", asked.append)
+    array = ArrayConfig.model_validate(
+        {"name": "lab", "devices": [{"profile": "newport", "count": 1}]} | ARRAYS["wall"]
+    )
+    for predictor in ({}, {"predictor": "network"}):
+        section = job({"schedule": "autobyte", "overlap": True} | predictor)
+        choose_communication(array, section, {}, FakeEvaluator())
+    assert asked == ["model", "network"]
+
+
+def test_a_checkpoint_rests_on_the_predictor_if_it_is_another_one() -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 1}]})
+    usual, said, network = (
+        job({"schedule": "autobyte"} | each) for each in ({}, {"predictor": "model"}, {"predictor": "network"})
+    )
+    assert job_sha256(array, usual, None, []) == job_sha256(array, said, None, [])
+    assert job_sha256(array, usual, None, []) != job_sha256(array, network, None, [])
+    written = usual.model_dump(mode="json")["communication"]
+    assert written.pop("predictor") == "model"
+
+
 def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 1}]})
     hashes = [job_sha256(array, each, None, []) for each in (job(), job("fifo"), job("priority"))]

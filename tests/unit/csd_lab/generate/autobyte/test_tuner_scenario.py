@@ -6,17 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.layer_work import compute_seconds, scale_compute
+from csd_emu.perfmodel.overlap.layer_work import Costs, compute_seconds, scale_compute
 from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
-from csd_lab.generate.autobyte.tuner_scenario import SILENT, BandwidthProcess, Setup, Surface, draw_trace, play
+from csd_lab.generate.autobyte.tuner_scenario import (
+    SILENT,
+    BandwidthProcess,
+    Setup,
+    Surface,
+    draw_trace,
+    make_slices,
+    play,
+)
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import StaticSearch
-from host.policies.transfer.link_conditions import ASSUMED_RTT_SECONDS, CONFIRM, Level, Watch
+from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS, CONFIRM, Level, Watch
 from host.policies.transfer.setting_grid import round_bytes
+from host.policies.transfer.slice_costs import LinkFit, table_slices
 from host.policies.transfer.speedup_predictor import SimulatedSettings
-from host.policies.transfer.transfer_tuner import FixedSending, make_tuner
+from host.policies.transfer.transfer_tuner import DriveSeen, FixedSending, StepSeen, make_tuner
 from tests.support.communication_tuning import COSTS, FIRST, LINK, seen
 from tests.support.examples import examples
 
@@ -136,44 +145,111 @@ def test_a_level_follows_a_slow_walk() -> None:
     assert math.exp(level.value) == pytest.approx(100 * 1.01**399, rel=0.15)
 
 
-def test_what_was_not_measured_is_assumed_and_what_was_is_used() -> None:
+def test_what_was_measured_is_believed_and_nothing_is_before() -> None:
     watch = Watch(1 << 16)
     assert watch.conditions() is None
-    watch.observe(seen(1, FIRST, 1.0))
+    watch.observe(replace(seen(1, FIRST, 1.0), drives=(DriveSeen(COSTS, np.zeros((0, 4))),)))
+    assert watch.conditions() is None
+    watch.observe(seen(2, FIRST, 1.0))
     known = watch.conditions()
     assert known is not None
-    assert (known.participants, known.block_bytes) == (2, 1 << 16)
+    assert (known.participants, known.block_bytes, len(known.drives)) == (2, 1 << 16, 1)
     assert compute_seconds(known.costs) == pytest.approx(compute_seconds(COSTS))
-    assert known.link.bytes_per_second == pytest.approx(1e8)
-    assert known.link.latency_seconds == pytest.approx(5e-4)
-    blind = Watch()
-    blind.observe(replace(seen(1, FIRST, 1.0), rtt_seconds=(math.nan,) * 2))
-    assumed = blind.conditions()
-    assert assumed is not None
-    assert assumed.link.latency_seconds == ASSUMED_RTT_SECONDS / 2
+    assert known.link.bytes_per_second == pytest.approx(1e8, rel=0.01)
+    assert known.link.latency_seconds == pytest.approx(5e-4, rel=0.01)
+    assert known.link.slice_seconds == pytest.approx(4e-4, rel=0.01)
+
+
+@given(st.floats(1e-5, 1e-2), st.floats(1e6, 1e9))
+def test_of_what_slices_cost_nothing_assumed_is_left(slice_seconds: float, rate: float) -> None:
+    watch = Watch()
+    slices = make_slices(1 / rate, 1e-3, slice_seconds, (4 << 10, 64 << 10, 1 << 20))
+    for step in range(1, 4):
+        watch.observe(StepSeen(step, 1.0, FIRST, (DriveSeen(COSTS, slices),) * 2))
+    known = watch.conditions()
+    assert known is not None
+    assert known.doubt is None
+    assert known.link.slice_seconds + 64 * 1024 * 2 / known.link.bytes_per_second == pytest.approx(
+        slice_seconds + 64 * 1024 / rate, rel=0.2
+    )
+
+
+def test_where_slices_of_one_size_crossed_it_is_in_doubt_what_they_cost() -> None:
+    watch = Watch()
+    slices = make_slices(1e-8, 1e-3, 4e-4, (64 << 10,) * 8)
+    for step in (1, 2):
+        watch.observe(StepSeen(step, 1.0, FIRST, (DriveSeen(COSTS, slices),)))
+    known = watch.conditions()
+    assert known is not None
+    assert known.doubt is not None
+    took = 4e-4 + 64 * 1024 * 1e-8
+    for each in (known, known.doubt):
+        assert each.link.slice_seconds + 64 * 1024 / each.link.bytes_per_second == pytest.approx(took, rel=0.1)
+    assert known.doubt.link.slice_seconds > known.link.slice_seconds + 0.3 * took
+
+
+def test_unlike_drives_each_have_their_own_link_and_those_nobody_waits_for_are_left_out() -> None:
+    watch = Watch()
+    slow, fast, busy = scale_compute(COSTS, 2.0), scale_compute(COSTS, 0.5), COSTS
+    links = {1e-7: fast, 1e-8: slow, 2e-8: busy}
+    drives = tuple(
+        DriveSeen(costs, make_slices(rate, 1e-3, 4e-4, (4 << 10, 64 << 10, 1 << 20))) for rate, costs in links.items()
+    )
+    watch.observe(StepSeen(1, 1.0, FIRST, (*drives, *drives)))
+    known = watch.conditions()
+    assert known is not None
+    assert known.participants == 6
+    assert [each.own.bytes_per_second for each in known.drives] == pytest.approx([1e7, 5e7, 1e8], rel=0.02)
+    assert known.costs == known.drives[-1].costs
+    weaker = tuple(DriveSeen(costs, drives[0].slices) for costs in (fast, slow))
+    watch.observe(StepSeen(2, 1.0, FIRST, weaker))
+    narrow = watch.conditions()
+    assert narrow is not None
+    assert len(narrow.drives) == 2
+    watch.observe(StepSeen(3, 1.0, FIRST, (DriveSeen(slow, drives[0].slices), *drives)))
+    alone = watch.conditions()
+    assert alone is not None
+    assert len(alone.drives) == 1
+
+
+def test_a_few_slices_that_were_held_up_move_nothing() -> None:
+    slices = make_slices(1e-8, 1e-3, 4e-4, (64 << 10,) * 20 + (1 << 20,) * 20)
+    held = slices.copy()
+    held[::9, 3] += 0.002
+    found = []
+    for each in (slices, held):
+        fit = LinkFit(ASSUMED_SLICE_SECONDS)
+        fit.observe(table_slices(each))
+        found.append(fit.seconds)
+    assert found[1][:2] == pytest.approx(found[0][:2], rel=0.3)
+
+
+def test_answers_that_come_in_bunches_are_counted_by_the_bunch() -> None:
+    """Eight slices of 16 KiB are answered together every 32 ms: 4 ms each, whatever the least of them seems to take."""
+    ends = 0.032 * (1 + np.arange(64) // 8) + 1e-5 * (np.arange(64) % 8)
+    slices = np.column_stack([np.zeros(64), np.full(64, 16384.0), np.zeros(64), ends])
+    rows = table_slices(slices)
+    assert rows[:, 4] == pytest.approx(0.004, rel=0.01)
+    assert rows[:, 1] == pytest.approx(16384)
 
 
 def test_layer_seconds_that_differ_a_little_in_each_step_are_no_change_and_twice_as_long_ones_are() -> None:
+    def step(costs: Costs) -> StepSeen:
+        one = seen(1, FIRST, 1.0)
+        return replace(one, drives=tuple(DriveSeen(costs, each.slices) for each in one.drives))
+
     watch, generator = Watch(), np.random.default_rng(1)
     jittery = [scale_compute(COSTS, float(each)) for each in np.exp(0.02 * generator.standard_normal(40))]
-    assert watch.observe(replace(seen(1, FIRST, 1.0), costs=jittery[0]))
-    assert not any(watch.observe(replace(seen(2, FIRST, 1.0), costs=each)) for each in jittery)
+    assert watch.observe(step(jittery[0]))
+    assert not any([watch.observe(step(each)) for each in jittery])
     known = watch.conditions()
     assert known is not None
     assert compute_seconds(known.costs) == pytest.approx(compute_seconds(COSTS), rel=0.08)
-    assert watch.observe(replace(seen(3, FIRST, 1.0), costs=scale_compute(COSTS, 2.0)))
+    assert watch.observe(step(scale_compute(COSTS, 2.0)))
     slow = watch.conditions()
     assert slow is not None
     assert compute_seconds(slow.costs) == pytest.approx(2 * compute_seconds(COSTS), rel=0.01)
-    assert watch.observe(replace(seen(4, FIRST, 1.0), costs=COSTS[:2]))
-
-
-def test_other_work_in_the_drive_makes_computing_longer() -> None:
-    watch = Watch()
-    watch.observe(replace(seen(1, FIRST, 1.0), load=3.0))
-    known = watch.conditions()
-    assert known is not None
-    assert compute_seconds(known.costs) == pytest.approx(3 * compute_seconds(COSTS))
+    assert watch.observe(step(COSTS[:2]))
 
 
 @given(st.floats(1, 1e9), st.sampled_from([1 << 20, 16 << 20]))

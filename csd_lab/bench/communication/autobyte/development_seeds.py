@@ -1,0 +1,3 @@
+"""Seeds of the drawn cases that AutoByte was developed on."""
+
+SEEDS = tuple(range(3000, 3012))
