@@ -101,7 +101,7 @@ class RecordedSteps:
 
     Attributes:
         donors: drives that took about as many steps as any.
-        sizes: records of their steps.
+        sizes: records of their steps, each with the weight of the task that competed.
     """
 
     def __init__(self, series: StepSeries) -> None:
@@ -116,7 +116,7 @@ class RecordedSteps:
             if not series.sync:
                 kind = place.encode(part.steps[-1].weight if part.steps else 0)
                 self._add(kind, part.device, place.age, part.encode_seconds)
-        self.sizes = {kind.records for kind in self._found if kind.records}
+        self.sizes = {(kind.records, kind.weight) for kind in self._found if kind.records}
         most = max(place.age for place in places.values())
         self.donors = [device for device, place in places.items() if place.age >= _DONORS_SHARE * most]
 
@@ -199,7 +199,8 @@ class _Donor:
 
     def step(self, records: int) -> PhaseSeconds:
         """Return the seconds of the next step; of a look, whose size no drive took, in proportion to the closest."""
-        closest = min(self._recorded.sizes, key=lambda size: abs(size - records))
+        sizes = [size for size, weight in self._recorded.sizes if weight == self.weight]
+        closest = min(sizes, key=lambda size: abs(size - records))
         kind = self._place.next(records, self.weight)._replace(records=closest)
         return self._draw(kind, records / closest)
 

@@ -127,7 +127,7 @@ class SampledSteps:
         share = seconds[stratum] / whole
         # Neyman's allocation: as their shares times their deviations, so many that all means together are known well.
         spread = math.fsum(part / whole * self.strata[other].deviation for other, part in seconds.items())
-        differing = min(MOST_STEPS, math.ceil(share * samples.deviation * spread * (2 / _ENOUGH) ** 2))
+        differing = min(MOST_STEPS, math.ceil(share * self.deviation(stratum) * spread * (2 / _ENOUGH) ** 2))
         return max(0, min(max(LEAST_STEPS, differing), begun) - samples.count)
 
     def _guess_seconds(self) -> dict[Stratum, float]:
@@ -233,6 +233,10 @@ class SampledSteps:
         if looked is not None:
             self._looks.samples[stratum].add(looked)
         return stratum
+
+    def take_whole_looks(self, stratum: Stratum) -> None:
+        """Look at whole steps of a stratum's size from now on: a part of one cannot be computed."""
+        self._looks.take_whole(stratum)
 
     def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> None:
         """Take note of a look at a device's steady step; if it does not fit, a whole step is counted soon."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DeviceFailed, DeviceLost
-from firmware_agent.common.frames.frame_fields import MAX_RAW_STEPS, MAX_SLICE_BYTES, PhaseSeconds
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Tensors, Train, Trained
 from firmware_agent.common.slices import Array, cut_slices, tensor_specs
 from firmware_agent.common.split.activations import device_number, epoch_order
@@ -29,6 +28,7 @@ from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
 from host.training.accounting import DeviceReport
 from host.training.round_exchange import RoundAnswer, prepare_device
+from host.training.sampling.round_parts import RoundPart, list_beginning, split_into_frames
 from host.training.sampling.sampler_machine import Indices, SamplerMachine
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange
@@ -37,16 +37,9 @@ from host.training.sync.exchange.weight_sender import Outbound
 
 # How often machines are asked for the parts of one synchronous step, for each drive.
 _MOST_TURNS = 6
-# Of the place of a record, in a frame.
-_INDEX_BYTES = 4
 
 
-class RoundPart(NamedTuple):
-    """A step of a federated round that is counted: whose, of which stratum, and its place in the round."""
-
-    device: str
-    stratum: Stratum
-    place: int
+_StepArguments = tuple[Outbound, GradientBuffer, Sequence[StepExtension]]
 
 
 class _Look(NamedTuple):
@@ -141,20 +134,29 @@ class StepCounter:
         if chosen:
             raise DeviceLost("no virtual machine stays for long enough to count a step")
         if self._look is None and (due := self.steps.look(outbound.number, begun)) is not None:
-            device, records = due
-            stratum, work = self.steps.now(device, begun[device]), own[device].work
-
-            async def look() -> list[PhaseSeconds]:
-                works = [replace(work, records=work.records[:count]) for count in records]
-                shared = stratum.weight, outbound, gathering, extensions
-                return [await self._count_part(0, part, *shared) for part in works]
-
-            seconds = asyncio.create_task(look())
-            seconds.add_done_callback(lambda task: task.cancelled() or task.exception())  # the run may end before
-            self._look = _Look(outbound.number, device, stratum, records, seconds)
+            self._begin_look(*due, own[due[0]].work, begun[due[0]], (outbound, gathering, extensions))
         return [
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
+
+    def _begin_look(
+        self, device: str, records: list[int], work: StepWork, begun: Stratum, step: _StepArguments
+    ) -> None:
+        stratum = self.steps.now(device, begun)
+
+        async def look() -> list[PhaseSeconds]:
+            works = [replace(work, records=work.records[:count]) for count in records]
+            try:
+                return [await self._count_part(0, part, stratum.weight, *step) for part in works]
+            except DeviceFailed:
+                if records[0] == stratum.records:
+                    raise
+                self.steps.take_whole_looks(stratum)
+                return []
+
+        seconds = asyncio.create_task(look())
+        seconds.add_done_callback(lambda task: task.cancelled() or task.exception())  # the run may end before
+        self._look = _Look(step[0].number, device, stratum, records, seconds)
 
     async def _end_look(self, step: int) -> None:
         """Take in what the look of some steps ago counted, if it is due in this step."""
@@ -162,7 +164,7 @@ class StepCounter:
         if look is None or step < look.step + LOOK_LAG:
             return
         self._look = None
-        for records, seconds in zip(look.records, await look.seconds, strict=True):
+        for records, seconds in zip(look.records, await look.seconds, strict=False):
             if records < look.stratum.records:
                 self.steps.count_look(look.device, look.stratum, seconds)
             else:
@@ -292,7 +294,7 @@ class StepCounter:
             if missing := {part.stratum.steady: part for part in unknown if part.stratum.steady not in self._told}:
                 parts = [part._replace(stratum=steady) for steady, part in missing.items()]
                 parts *= 1 + len(STAGES)  # a young machine's first ones are of other stages
-                await self._count_parts(number, weights, [*_beginning(steps), *parts], strata[-1])
+                await self._count_parts(number, weights, [*list_beginning(steps), *parts], strata[-1])
 
     def _choose_parts(
         self,
@@ -306,7 +308,7 @@ class StepCounter:
 
         Without a `check` none if nothing is lacking; with one, unless it is `whole`, it may be the round's first alone.
         """
-        parts = _beginning([RoundPart(first, stratum, place) for place, stratum in enumerate(begun[first][:-1])])
+        parts = list_beginning([RoundPart(first, stratum, place) for place, stratum in enumerate(begun[first][:-1])])
         of_size: dict[Size, list[RoundPart]] = {}
         for device in sorted(devices, key=lambda device: device != first):
             for place, stratum in enumerate(begun[device][:-1]):
@@ -338,7 +340,7 @@ class StepCounter:
         """Have a machine take steps, as few rounds of its own as frames allow."""
         sent = [*map(encode, (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))]
         try:
-            for some in _in_frames(parts, self._frame.batch_size):
+            for some in split_into_frames(parts, self._frame.batch_size):
                 task = encode(Train(number, 0, [self._records(number, part) for part in some]))
                 messages = list(pack([*sent, task]))
                 train = partial(self._train, number=number, messages=messages, weights=weights)
@@ -379,17 +381,3 @@ class StepCounter:
         epoch, step = divmod(part.place, steps)
         order = epoch_order(self._frame.seed, device_number(part.device), number, epoch, len(places))
         return places[order[step * size : (step + 1) * size]].astype("<u4").tobytes()
-
-
-def _beginning(parts: Sequence[RoundPart]) -> list[RoundPart]:
-    """Return the steps with which a round begins that are not like the many."""
-    return list(itertools.takewhile(lambda part: not part.stratum.is_steady, parts))
-
-
-def _in_frames(parts: Sequence[RoundPart], batch_size: int) -> Iterator[list[RoundPart]]:
-    """Return as many of a round's counted steps as one frame holds, each time behind its beginning."""
-    most = min(MAX_RAW_STEPS, MAX_SLICE_BYTES // (_INDEX_BYTES * batch_size))
-    begin = _beginning(parts)[: most - 1]
-    yield list(parts[:most])
-    for start in range(most, len(parts), most - len(begin)):
-        yield [*begin, *parts[start : start + most - len(begin)]]

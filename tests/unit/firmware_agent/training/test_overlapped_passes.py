@@ -241,15 +241,19 @@ def test_a_tuner_is_told_of_every_step_what_it_cost_and_every_slice_is_logged(sh
     assert [seen.step for seen in tuner.seen] == list(range(1, 7))
     sizes = {name: array.nbytes for name, array in run.training.weights.items()}
     for seen in tuner.seen:
-        assert [layer.name for layer in seen.costs][:2] == ["first", "norm"]
-        exchanged = {tensor.name: tensor.size_bytes for layer in seen.costs for tensor in layer.tensors}
-        assert exchanged == {name: sizes[name] for name in exchanged}
-        assert exchanged.keys() == sizes.keys() - {"b.weight"}
-        assert seen.participants == 2
-        assert all(0 < rate < 1e12 for rate in seen.bytes_per_second)
+        assert len(seen.drives) == 2
         # A drive may begin a step before the last one's gradients are all in: its layers can take longer than a step.
         assert seen.step_seconds > 0
-        assert sum(layer.forward_seconds + layer.backward_seconds for layer in seen.costs) > 0
+        for drive in seen.drives:
+            assert [layer.name for layer in drive.costs][:2] == ["first", "norm"]
+            exchanged = {tensor.name: tensor.size_bytes for layer in drive.costs for tensor in layer.tensors}
+            assert exchanged == {name: sizes[name] for name in exchanged}
+            assert exchanged.keys() == sizes.keys() - {"b.weight"}
+            assert sum(layer.forward_seconds + layer.backward_seconds for layer in drive.costs) > 0
+            ways, slice_bytes, left, read = drive.slices.T
+            assert set(ways) == {0, 1}
+            assert slice_bytes.min() > 0
+            assert (read - left).min() > -0.01  # of two clocks
 
 
 @pytest.mark.slow

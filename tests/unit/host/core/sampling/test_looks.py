@@ -34,7 +34,8 @@ def test_a_look_is_as_short_as_a_competing_task_allows(records: int, seconds: fl
     size, micro_batch = looks.size(steady(records), seconds)
     assert micro_batch == records
     assert records / 8 <= size <= records
-    assert size * seconds / records >= 0.02 or size == records
+    assert size * seconds / records >= 0.015 or size == records
+    assert size > 1 or records == 1
     assert looks.size(steady(records), later) == (size, records)
 
 
@@ -42,7 +43,7 @@ def test_a_look_is_as_short_as_a_competing_task_allows(records: int, seconds: fl
 def test_a_seventh_of_all_looks_or_more_is_at_whole_steps(steps: int, young: bool) -> None:
     looks, counted, taken, whole = Looks(), samples_of(1.0, 1.0), Counter[tuple[int, int]](), 0
     if not young:
-        taken[1, 8] = 2
+        taken[2, 8] = 2
     for _ in range(steps):
         for records in looks.plan(steady(8), counted, taken):
             if records == 8:

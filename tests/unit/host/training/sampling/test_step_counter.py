@@ -18,7 +18,8 @@ from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.frames.step_frames import Stepped
 from host.config.job_file import JobConfig
 from host.core.sampling.strata import FIRST_STAGES, STEADY, Stratum
-from host.training.sampling.step_counter import RoundPart, StepCounter, _in_frames
+from host.training.sampling.round_parts import RoundPart, split_into_frames
+from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
 
 JOB = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
@@ -126,6 +127,21 @@ def test_machines_that_do_not_stay_end_the_run() -> None:
         counter.seconds_of_steps([Drive("a")])
 
 
+class Whole(Machine):
+    """A machine that computes no part of a step."""
+
+    async def visit(self, outbound: Any, _: object, __: object, works: Sequence[StepWork], ___: object) -> Any:
+        self.error = DeviceFailed("no batches of this size") if len(works[0].records) < RECORDS else None
+        return await super().visit(outbound, _, __, works, ___)
+
+
+def test_where_no_part_of_a_step_can_be_computed_whole_ones_are_looked_at() -> None:
+    machine = Whole()
+    taken = Counter([machine], ["a"]).seconds_of_steps(*[[Drive("a")]] * 40)
+    assert [seconds for (seconds,) in taken] == [3.0, 2.0, *[1.0] * 38]
+    assert machine.steps > 10
+
+
 class Shared(Machine):
     """A machine that does one thing after the other, and notes beside which competitor its counter has it count."""
 
@@ -170,7 +186,7 @@ def test_a_step_that_fails_on_a_machine_alone_ends_a_synchronous_run(error: Devi
 def test_counted_steps_of_a_round_fit_into_frames_that_each_begin_one(begin: int, steady: int, batch: int) -> None:
     stages = [FIRST_STAGES[2]] * begin + [STEADY] * min(steady, 64 * MAX_SLICE_BYTES // batch)
     parts = [RoundPart("a", Stratum(batch, batch, 0, stage, 0), place) for place, stage in enumerate(stages)]
-    frames = list(_in_frames(parts, batch))
+    frames = list(split_into_frames(parts, batch))
     assert all(len(frame) <= MAX_RAW_STEPS for frame in frames)
     assert all(4 * batch * len(frame) <= MAX_SLICE_BYTES for frame in frames)
     first, *others = frames
