@@ -37,8 +37,9 @@ from host.core.sampling.strata import (
 from host.core.sampling.stratum_record import list_strata
 
 # So many steps of a stratum are counted before the mean stands for others; more, up to the most, if they differ, until
-# half of the interval of all means together is so small a part of all seconds. Never more than the mean stands for.
-LEAST_STEPS, MOST_STEPS, _ENOUGH = 2, 20, 0.007
+# half of the interval of all means together is so small a part of all seconds, and the standard error of its own, by
+# which tuners go, so small a part of it. Never more than the mean stands for.
+LEAST_STEPS, MOST_STEPS, _ENOUGH, _OWN_ENOUGH = 2, 20, 0.007, 0.03
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all, for a machine takes fewer steps
 # than the drives, and its first dozens are slower; of what a machine's first step of all takes longer than its second,
 # which differs from machine to machine by a third (standard deviation); and of what other first steps take longer than
@@ -127,7 +128,9 @@ class SampledSteps:
         share = seconds[stratum] / whole
         # Neyman's allocation: as their shares times their deviations, so many that all means together are known well.
         spread = math.fsum(part / whole * self.strata[other].deviation for other, part in seconds.items())
-        differing = min(MOST_STEPS, math.ceil(share * self.deviation(stratum) * spread * (2 / _ENOUGH) ** 2))
+        deviation = self.deviation(stratum)
+        of_all, of_own = share * deviation * spread * (2 / _ENOUGH) ** 2, (deviation / _OWN_ENOUGH) ** 2
+        differing = min(MOST_STEPS, math.ceil(max(of_all, of_own)))
         return max(0, min(max(LEAST_STEPS, differing), begun) - samples.count)
 
     def _guess_seconds(self) -> dict[Stratum, float]:

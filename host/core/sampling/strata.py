@@ -140,12 +140,11 @@ def fits(samples: Mapping[Stratum, StratumSamples], stratum: Stratum, seconds: P
         seconds: of the step.
         deviation: see `StratumSamples.holds`.
     """
-    if not (own := samples[stratum]).holds(seconds, deviation):
-        return False
-    return own.count < 2 or all(
-        other.log_density(seconds, deviation) < own.log_density(seconds, deviation) + math.log(_LIKELIER)
-        for other in _other_levels(samples, stratum).values()
-    )
+    own, others = samples[stratum], _other_levels(samples, stratum).values()
+    if own.count < 2:
+        return not any(other.holds(seconds, deviation) for other in others)
+    likely = own.log_density(seconds, deviation) + math.log(_LIKELIER)
+    return own.holds(seconds, deviation) and all(other.log_density(seconds, deviation) < likely for other in others)
 
 
 def find_level(

@@ -21,7 +21,7 @@ class RoundPart(NamedTuple):
     place: int
 
 
-def list_beginning(parts: Sequence[RoundPart]) -> list[RoundPart]:
+def list_round_beginning(parts: Sequence[RoundPart]) -> list[RoundPart]:
     """Return the steps with which a round begins that are not like the many."""
     return list(itertools.takewhile(lambda part: not part.stratum.is_steady, parts))
 
@@ -29,7 +29,7 @@ def list_beginning(parts: Sequence[RoundPart]) -> list[RoundPart]:
 def split_into_frames(parts: Sequence[RoundPart], batch_size: int) -> Iterator[list[RoundPart]]:
     """Return as many of a round's counted steps as one frame holds, each time behind its beginning."""
     most = min(MAX_RAW_STEPS, MAX_SLICE_BYTES // (_INDEX_BYTES * batch_size))
-    begin = list_beginning(parts)[: most - 1]
+    begin = list_round_beginning(parts)[: most - 1]
     yield list(parts[:most])
     for start in range(most, len(parts), most - len(begin)):
         yield [*begin, *parts[start : start + most - len(begin)]]

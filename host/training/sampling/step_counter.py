@@ -28,7 +28,7 @@ from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
 from host.training.accounting import DeviceReport
 from host.training.round_exchange import RoundAnswer, prepare_device
-from host.training.sampling.round_parts import RoundPart, list_beginning, split_into_frames
+from host.training.sampling.round_parts import RoundPart, list_round_beginning, split_into_frames
 from host.training.sampling.sampler_machine import Indices, SamplerMachine
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange
@@ -294,7 +294,7 @@ class StepCounter:
             if missing := {part.stratum.steady: part for part in unknown if part.stratum.steady not in self._told}:
                 parts = [part._replace(stratum=steady) for steady, part in missing.items()]
                 parts *= 1 + len(STAGES)  # a young machine's first ones are of other stages
-                await self._count_parts(number, weights, [*list_beginning(steps), *parts], strata[-1])
+                await self._count_parts(number, weights, [*list_round_beginning(steps), *parts], strata[-1])
 
     def _choose_parts(
         self,
@@ -308,7 +308,9 @@ class StepCounter:
 
         Without a `check` none if nothing is lacking; with one, unless it is `whole`, it may be the round's first alone.
         """
-        parts = list_beginning([RoundPart(first, stratum, place) for place, stratum in enumerate(begun[first][:-1])])
+        parts = list_round_beginning(
+            [RoundPart(first, stratum, place) for place, stratum in enumerate(begun[first][:-1])]
+        )
         of_size: dict[Size, list[RoundPart]] = {}
         for device in sorted(devices, key=lambda device: device != first):
             for place, stratum in enumerate(begun[device][:-1]):
