@@ -34,7 +34,8 @@ def main() -> None:
             os._exit(code)  # taking torch down takes longer than all else
         os.close(console)
         os.chdir(LAUNCHER_FOLDER)
-        print(pid, flush=True)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
     os._exit(0)
 
 

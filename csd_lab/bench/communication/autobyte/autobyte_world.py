@@ -10,7 +10,7 @@ import numpy as np
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.communication.autobyte import development_seeds, final_seeds
+from csd_lab.bench.communication.autobyte import autobyte_development_seeds, autobyte_final_seeds
 from csd_lab.bench.communication.autobyte.changing_cases import DrivesState, draw_case
 from csd_lab.bench.communication.autobyte.changing_world import ChangingWorld, SeenSlices, blur
 from csd_lab.bench.communication.bytescheduler.event_world import Setting
@@ -41,7 +41,7 @@ def bench_autobyte_world(bench: Bench, quick: bool = False) -> BenchReport:
     `over_hindsight`: over the best single setting of the whole case, and `oracle_over_hindsight`, what there was to
     gain. `over_untuned`, over the product's default, and `worst_over_untuned`; `over_oracle`; `changes` per case.
     """
-    seeds = [bench.seed + seed for seed in (development_seeds if quick else final_seeds).SEEDS]
+    seeds = [bench.seed + seed for seed in (autobyte_development_seeds if quick else autobyte_final_seeds).SEEDS]
     bench.progress.stage(f"{len(seeds)} drawn cases, AutoByte and all that it is held against by event simulation")
     with spread_over(None) as spread:
         judged = list(spread(judge, seeds))

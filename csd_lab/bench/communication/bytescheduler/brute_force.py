@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from csd_lab.bench.communication.bytescheduler.event_world import Setting, World
+from csd_lab.bench.communication.bytescheduler.event_world import LinkWorld, Setting
 
 # Slices: from so small a part of the model, in octaves, up to whole layers. Credits: so many slices, or no limit.
 SMALLEST_PART = 512
@@ -15,7 +15,7 @@ _NO_LIMIT = 1 << 40
 _NEAR_OCTAVES, _BETTER = (1.0, 0.5), 0.001
 
 
-def find_best(case: World, seconds_of: Callable[[Setting], float]) -> tuple[Setting, float]:
+def find_best(case: LinkWorld, seconds_of: Callable[[Setting], float]) -> tuple[Setting, float]:
     """Return the best setting and its step seconds.
 
     Args:
@@ -54,7 +54,7 @@ def _neighbours(setting: Setting, octaves: float) -> list[Setting]:
     return [Setting(math.ceil(setting.slice_bytes * a), math.ceil(setting.credit_bytes * b)) for a, b in pairs]
 
 
-def least_seconds(case: World, setting: Setting) -> float:
+def least_seconds(case: LinkWorld, setting: Setting) -> float:
     """Return what no step is shorter than: each drive's processor sends and reads all slices, one after the other."""
     slices = sum(math.ceil(layer.size_bytes / setting.slice_bytes) for layer in case.layers)
     return 2 * slices * max(case.slice_seconds_of(drive) for drive in range(len(case.slowdowns)))

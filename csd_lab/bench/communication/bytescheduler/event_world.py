@@ -47,7 +47,7 @@ class Setting:
     credit_bytes: int
 
 
-class World(Protocol):
+class LinkWorld(Protocol):
     """A model on drives behind a shared link."""
 
     @property
@@ -300,12 +300,12 @@ class _Drive:
 class _Run:
     """Drives that go on and on with one setting."""
 
-    def __init__(self, case: World, setting: Setting) -> None:
+    def __init__(self, case: LinkWorld, setting: Setting) -> None:
         self.case, self.setting, self.clock = case, setting, _Clock()
         self.carried: list[CarriedSlice] = []
         count = len(case.slowdowns)
-        self._host_processor = _Server(self.clock, 2 * count)
-        self._drive_processors = [_Server(self.clock, 2) for _ in range(count)]
+        # Of each drive, and behind them the host's.
+        self._processors = [*(_Server(self.clock, 2) for _ in range(count)), _Server(self.clock, 2 * count)]
         up, down = (_Server(self.clock, count) for _ in range(2))
         shared = case.shared_bytes_per_second
         self.pushes, self._pulls = list[_Path](), list[_Path]()
@@ -324,8 +324,8 @@ class _Run:
     def processor(self, drive: int, at_drive: bool) -> tuple[_Server, int, float]:
         """Return the server, the customer's place there and the seconds of a slice."""
         if at_drive:
-            return self._drive_processors[drive], 0, self.case.slice_seconds_of(drive)
-        return self._host_processor, drive, self.case.host_slice_seconds
+            return self._processors[drive], 0, self.case.slice_seconds_of(drive)
+        return self._processors[-1], drive, self.case.host_slice_seconds
 
     def host_reads(self, drive: int, layer: int, size: int) -> None:
         """Take bytes of a gradient; step and send back the blocks that are there of every drive."""
@@ -368,12 +368,12 @@ class PlayedSteps(NamedTuple):
     carried: list[CarriedSlice]
 
 
-def play_steps(case: World, setting: Setting) -> PlayedSteps:
+def play_steps(case: LinkWorld, setting: Setting) -> PlayedSteps:
     """Return a step once steps are alike, with its slices."""
     return _Run(case, setting).play()
 
 
-def step_seconds(case: World, setting: Setting) -> float:
+def step_seconds(case: LinkWorld, setting: Setting) -> float:
     """Return what a step takes once steps are alike: from a forward pass's begin to the next one's."""
     return play_steps(case, setting).seconds
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_lab.bench.communication.autobyte import autobyte_world, development_seeds, final_seeds
+from csd_lab.bench.communication.autobyte import autobyte_development_seeds, autobyte_final_seeds, autobyte_world
 from csd_lab.bench.communication.autobyte.autobyte_world import as_setting, figures_of, judge_in, told_link
 from csd_lab.bench.communication.autobyte.changing_cases import STEPS, ChangingCase, DrivesState, draw_case
 from csd_lab.bench.communication.autobyte.changing_world import ChangingWorld, blur
@@ -45,7 +45,7 @@ def test_a_drawn_case_has_states_for_all_of_its_steps_and_begins_with_the_first(
 
 
 def test_seeds_of_development_and_of_the_final_figures_are_others() -> None:
-    assert not set(development_seeds.SEEDS) & set(final_seeds.SEEDS)
+    assert not set(autobyte_development_seeds.SEEDS) & set(autobyte_final_seeds.SEEDS)
 
 
 def test_slices_of_a_step_are_about_the_models_bytes_each_way() -> None:
