@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ from firmware_agent.common.identity import read_identity
 
 PROCESS_FILE = "process.json"
 _STOP_SECONDS, _POLL_SECONDS = 5.0, 0.001
+# Importing torch takes a second, and far longer from a cold disk beside other work.
+_LAUNCH_SECONDS = 120.0
 # -P: a file of the user's called like one of Python's own modules must not take its place.
 _LAUNCHER = [sys.executable, "-P", native_launcher.__file__]
 # As in a drive: malloc returns no memory to the kernel; else each exchange of weights would fault in its pages again.
@@ -48,8 +51,6 @@ _ENVIRONMENT = {
     "MALLOC_TOP_PAD_": "67108864",
     "OPENBLAS_NUM_THREADS": "1",
 }
-# What the kernel says of a working directory that is gone.
-_DELETED = " (deleted)"
 _SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW: signal.SIGCONT}
 
 
@@ -61,7 +62,7 @@ class NativeEngine(Engine):
 
     def __init__(self, arrays_folder: Path, shaper: Shaper | None = None) -> None:
         """Work below `arrays_folder`, which holds one folder per array; `shaper` is of the array that is started."""
-        self._arrays_folder, self._shaper = arrays_folder, shaper
+        self._arrays_folder, self._shaper = arrays_folder.resolve(), shaper
         self._launcher: subprocess.Popen[bytes] | None = None
         self._turn = threading.Lock()
 
@@ -98,6 +99,7 @@ class NativeEngine(Engine):
                 raise DeviceError(f"{plan.device.name}: {target} must lie in {plan.folder} as {name}")
         if self._shaper is not None:
             self._shaper.connect(read_identity(plan.identity).port)
+        plan.console.write_bytes(b"")
         with self._turn:
             pid = self._launch(plan)
         if (mark := mark_of(pid)) is None:
@@ -109,7 +111,7 @@ class NativeEngine(Engine):
         """Return the number of a new process; of its launcher's own messages the first device has those."""
         if self._launcher is None or self._launcher.poll() is not None:
             command = _LAUNCHER if self._shaper is None else self._shaper.command(_LAUNCHER)
-            with open(plan.console, "wb") as console:
+            with open(plan.console, "ab") as console:
                 self._launcher = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -123,9 +125,28 @@ class NativeEngine(Engine):
         with contextlib.suppress(OSError):
             self._launcher.stdin.write(json.dumps(str(plan.folder)).encode() + b"\n")
             self._launcher.stdin.flush()
-        if not (said := self._launcher.stdout.readline()):
+        answers = select.select([self._launcher.stdout], [], [], _LAUNCH_SECONDS)[0]
+        said = self._launcher.stdout.readline().decode() if answers else ""
+        if not said:
+            self._end_launcher()
             raise DeviceError(f"{plan.device.name}: the launcher of native drives has ended; see {plan.console}")
-        return int(said)
+        if not said.strip().isdecimal():
+            raise DeviceError(f"{plan.device.name}: no process can be started for it: {said.strip()}")
+        with contextlib.suppress(psutil.Error):  # of one that ended at once another process may have the number
+            process = psutil.Process(int(said))
+            if _wait_until(lambda: folder_of(process) == plan.folder.resolve(), _STOP_SECONDS):
+                return process.pid
+        raise DeviceError(f"{plan.device.name}: its process ended at once; see {plan.console}")
+
+    def _end_launcher(self) -> None:
+        launcher, self._launcher = self._launcher, None
+        if launcher is None:
+            return
+        try:
+            launcher.communicate(timeout=_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+            launcher.communicate()
 
     def find(self, plan: DevicePlan) -> Handle | None:
         """Return the process that serves the plan's folder."""
@@ -159,7 +180,7 @@ class NativeEngine(Engine):
         """End the process."""
         process = self._process(handle)
         if process is not None:
-            _end([process])
+            end_processes([process], _STOP_SECONDS)
 
     def list_devices(self, array: str) -> list[str]:
         """Return the devices of `array` that run.
@@ -181,16 +202,14 @@ class NativeEngine(Engine):
     def sweep(self, array: str) -> list[str]:
         """End every process of `array`."""
         found = self._find(array, leftovers=True)
-        _end(list(found.values()))
+        end_processes(list(found.values()), _STOP_SECONDS)
         release(self._arrays_folder, array)
         return sorted(found)
 
     def close(self) -> None:
         """End the launcher; what it has started goes on."""
         with self._turn:
-            launcher, self._launcher = self._launcher, None
-        if launcher is not None:
-            launcher.communicate()
+            self._end_launcher()
 
     def _process(self, handle: Handle) -> psutil.Process | None:
         process = _recorded(handle.plan.folder)
@@ -210,9 +229,9 @@ class NativeEngine(Engine):
 
 def folder_of(process: psutil.Process) -> Path | None:
     """Return the folder that a native drive's process serves; None of another process; `psutil.Error` if it ends."""
-    if process.cmdline()[1:] != _LAUNCHER[1:] or process.cwd() == LAUNCHER_FOLDER:
-        return None
-    return Path(process.cwd().removesuffix(_DELETED))
+    command = process.cmdline()
+    is_ours = len(command) == len(_LAUNCHER) and Path(command[-1]).name == Path(_LAUNCHER[-1]).name
+    return None if not is_ours or process.cwd() == LAUNCHER_FOLDER else Path(process.cwd())
 
 
 def _recorded(folder: Path) -> psutil.Process | None:
@@ -245,10 +264,3 @@ def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         pause.wait(_POLL_SECONDS)
     return True
-
-
-def _end(processes: list[psutil.Process]) -> None:
-    end_processes(processes, _STOP_SECONDS)
-    for process in processes:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)

@@ -1,8 +1,8 @@
 """Launcher of native drives: imports the agent once, and is forked for each drive.
 
 It is run as a file. A line of its input is the folder of a drive, in JSON; the answer is the number of the process that
-serves the folder from then on, with the folder as its working directory and `console.log` in it as its output. It ends
-with its input; the drives go on.
+serves the folder from then on, with the folder as its working directory and `console.log` in it as its output; or why
+there is none. It ends with its input; the drives go on.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ CONSOLE, LAUNCHER_FOLDER = "console.log", "/"
 
 def main() -> None:
     """Fork a drive for each line of input; a drive leaves with the agent's exit code."""
-    agent = importlib.import_module("firmware_agent.__main__")
     os.chdir(LAUNCHER_FOLDER)
+    agent = importlib.import_module("firmware_agent.__main__")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps drives that have ended
     for line in sys.stdin.buffer:
         folder = json.loads(line)
-        os.chdir(folder)
-        console = os.open(CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        if (pid := os.fork()) == 0:
+        try:
+            console = os.open(os.path.join(folder, CONSOLE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            pid = os.fork()
+        except OSError as error:
+            sys.stdout.write(f"{error}\n")
+            sys.stdout.flush()
+            continue
+        if pid == 0:
+            os.chdir(folder)
             _leave_launcher(console)
             sys.argv = ["firmware_agent", "native", folder]
             code = agent.main()
             sys.stdout.flush()
             os._exit(code)  # taking torch down takes longer than all else
         os.close(console)
-        os.chdir(LAUNCHER_FOLDER)
         sys.stdout.write(f"{pid}\n")
         sys.stdout.flush()
     os._exit(0)

@@ -201,10 +201,7 @@ class _Run:
         async with contextlib.AsyncExitStack() as box:
             for machine in self._machines:
                 await box.enter_async_context(machine)
-            summary = await run
-            if self._machines:  # to end them takes as long as the report
-                await asyncio.gather(box.aclose(), asyncio.to_thread(self.report))
-            return summary
+            return await run
 
     async def _on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
         """Train on devices that stay up afterwards; those that no longer run count as lost."""

@@ -1,5 +1,6 @@
 """Native drives are forks of one process that has imported the agent, and outlive it."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -85,3 +86,24 @@ def test_a_launcher_that_cannot_import_the_agent_says_why(
     with pytest.raises(DeviceError, match=r"csd-00: the launcher .* has ended; see .*console\.log"):
         engine.start(plan)
     assert said_by(plan) == "no torch here\n"
+
+
+def test_a_launcher_that_was_killed_is_replaced(tmp_path: Path, engine: NativeEngine) -> None:
+    first = engine.start(plan_of(tmp_path / "arrays", 0))
+    psutil.Process(psutil.Process(int(first.reference)).ppid()).kill()
+    lost, after = (plan_of(tmp_path / "arrays", number) for number in (1, 2))
+    with contextlib.suppress(DeviceError):  # whether its end is known already is the kernel's to say
+        engine.start(lost)
+    assert engine.alive(engine.start(after))
+    assert engine.alive(first)
+
+
+def test_what_cannot_be_started_is_said_and_harms_nobody(tmp_path: Path, engine: NativeEngine) -> None:
+    first, gone, after = (plan_of(tmp_path / "arrays", number) for number in range(3))
+    handle = engine.start(first)
+    gone.console.mkdir()
+    with pytest.raises((DeviceError, OSError)):
+        engine.start(gone)
+    assert engine.alive(engine.start(after))
+    assert engine.alive(handle)
+    assert said_by(first).startswith("['native'")

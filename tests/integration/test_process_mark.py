@@ -22,7 +22,7 @@ SLEEPS = "import signal; print('up', flush=True); signal.pause()"
 @contextlib.contextmanager
 def called_alike(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A process with a drive's command line and working directory that is none."""
-    program = folder.parent / "launcher.py"
+    program = folder.parent / "native_launcher.py"
     program.write_text(SLEEPS)
     command = [sys.executable, "-P", str(program)]
     monkeypatch.setattr(native_engine, "_LAUNCHER", command)

@@ -23,7 +23,7 @@ DRIVES, BATCH_SIZE = 2, 32
 # Cgroup weights of the tasks, against the trainer's 100; each is begun and ended.
 WEIGHTS = (100, 33, 300)
 # What the counter notes of a step that lies outside its stratum.
-ANEW = "counted anew"
+CHANGED = "were usual"
 # Steps before the first change, and at least between what was seen and the next one; each time one more, so that the
 # changes come at all places between two checks.
 QUIET_STEPS, GAP_STEPS = 20, 10
@@ -86,7 +86,7 @@ async def _notice_all(bench: Bench, request: RunRequest, drives: RunningDrives, 
         seen: list[str] = []
 
         def on_event(*told: str) -> None:
-            seen.extend(detail for detail in told[2:] if ANEW in detail)
+            seen.extend(detail for detail in told[2:] if CHANGED in detail)
 
         counter = make_counter(request, [machine], make_accountant(request.config, request.models), on_event)
         synchronous: Any = training

@@ -18,14 +18,14 @@ class DriveProgress:
         rounds: how many it began.
         levels: of each size.
         doubted: stratum -> a step that did not fit it, until another one of it was counted.
-        looked: stratum -> a look that did not fit it, until a whole step of it was counted.
+        looked: strata that a look did not fit, until a whole step was counted.
     """
 
     steps: Counter[Size] = field(default_factory=Counter)
     rounds: int = 0
     levels: Counter[Size] = field(default_factory=Counter)
     doubted: dict[Stratum, PhaseSeconds] = field(default_factory=dict)
-    looked: dict[Stratum, PhaseSeconds] = field(default_factory=dict)
+    looked: set[Stratum] = field(default_factory=set)
 
 
 @dataclass

@@ -11,7 +11,8 @@ from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples
 # steps later. Every second one is at a whole step until so many of its stratum were counted, then one in so many.
 LOOK_STEPS, LOOK_LAG, SURE_STEPS, WHOLE_LOOKS = 4, 1, 8, 7
 # A look has a half, a quarter or an eighth of the records, or all: not less than take so many seconds, in which a task
-# that competes has its turn, too; and not one of several, which some models cannot train on.
+# that competes has its turn, too. Their numbers are odd, since what a machine has computed before is warm, and steps of
+# batches, whose first ones are slower, are mostly even.
 _LOOK_SECONDS, _PARTS = 0.015, (8, 4, 2)
 # Looks that must have been taken before one tells of a change.
 _KNOWN = 2
@@ -44,7 +45,7 @@ class Looks:
     def size(self, stratum: Stratum, seconds: float = 0.0) -> Size:
         """Return the size of looks at a step; by the first one's `seconds` it is decided once."""
         part = next((part for part in _PARTS if seconds >= part * _LOOK_SECONDS), 1)
-        records = min(stratum.records, max(2, -(-stratum.records // part)))
+        records = min(stratum.records, max(3, -(-stratum.records // part) | 1))
         return self._records.setdefault(stratum.size, records), stratum.micro_batch
 
     def take_whole(self, stratum: Stratum) -> None:

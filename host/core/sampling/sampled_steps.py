@@ -219,7 +219,8 @@ class SampledSteps:
             stratum = stratum._replace(stage=_stage_of(self._machines[machine], stratum.size, usual))
         state, size = self._devices[device], stratum.size
         stratum = self.now(device, stratum)
-        doubted, looked = state.doubted.pop(stratum, None), state.looked.pop(stratum, None)
+        doubted = state.doubted.pop(stratum, None)
+        state.looked.discard(stratum)
         both = [each for each in (doubted, seconds) if each is not None]
         if not fits(self.strata, stratum, seconds, self.deviation(stratum)):
             if doubted is None and device not in self._warned:  # the next one says if it was an interrupt
@@ -227,14 +228,12 @@ class SampledSteps:
                 self._suspects.add(device)
                 return stratum
             state.levels[size] = find_level(self.strata, stratum, both, self.deviation(stratum))
-            stratum, looked = stratum._replace(level=state.levels[size]), None
+            stratum = stratum._replace(level=state.levels[size])
             self._suspects = set(self._devices) - {device}
             self._warned |= self._suspects
         self._warned.discard(device)
         for each in both:
             self.strata[stratum].add(each)
-        if looked is not None:
-            self._looks.samples[stratum].add(looked)
         return stratum
 
     def take_whole_looks(self, stratum: Stratum) -> None:
@@ -250,7 +249,7 @@ class SampledSteps:
         if fits(self._looks.samples, stratum, seconds, self.deviation(stratum)):
             self._looks.samples[stratum].add(seconds)
         else:
-            self._devices[device].looked[stratum] = seconds
+            self._devices[device].looked.add(stratum)
 
     def next_in_turn(self, devices: Sequence[str]) -> str:
         """Return whose turn it is to be looked at."""

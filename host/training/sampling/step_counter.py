@@ -146,8 +146,12 @@ class StepCounter:
 
         async def look() -> list[PhaseSeconds]:
             works = [replace(work, records=work.records[:count]) for count in records]
+            found, sessions = [], set[DeviceSession | None]()
             try:
-                return [await self._count_part(0, part, stratum.weight, *step) for part in works]
+                for part in works:
+                    found.append(await self._count_part(0, part, stratum.weight, *step))
+                    sessions.add(self._counting[0].session)
+                return found if len(sessions) == 1 else []  # what a machine counted that was lost does not count
             except DeviceFailed:
                 if records[0] == stratum.records:
                     raise
@@ -201,12 +205,14 @@ class StepCounter:
 
     def _count(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> Stratum:
         """Take note of a counted step; return its stratum."""
-        before = self.steps.strata[stratum].mean.total
+        before = self.steps.now(device, stratum)
         found = self.steps.count(device, stratum, seconds, machine)
         samples = self.steps.strata[found]
-        if found.level != stratum.level:
-            told = f"a step of {stratum.records} records takes {seconds.total:.4g} s, where {before:.4g} s were usual"
-            self._on_event(device, EventKind.NOTE, f"{told}: its steps are counted anew")
+        if found.level != before.level:
+            usual = self.steps.strata[before].mean.total
+            told = f"a step of {stratum.records} records takes {seconds.total:.4g} s, where {usual:.4g} s were usual"
+            what = "counted anew" if samples.count <= 2 else "again like earlier ones"
+            self._on_event(device, EventKind.NOTE, f"{told}: its steps are {what}")
         elif self.steps.irregular(found) and found not in self._told:
             self._told.add(found)
             self._on_event(
