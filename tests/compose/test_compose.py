@@ -1,5 +1,6 @@
 """The life of one stack, from `docker-compose up` to `down`: tests of one file share it and run in order."""
 
+import contextlib
 import json
 import math
 import os
@@ -158,10 +159,11 @@ def test_down_leaves_nothing(stack: Stack) -> None:
 
 
 def kill_children(pid: int) -> None:
-    """Kill the processes that a process has started."""
+    """Kill the processes that a process has started; it may end when one of them does, and all others with it."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as stream:
         for child in stream.read().split():
-            os.kill(int(child), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
 
 
 def read(stack: Stack, name: str) -> str:
