@@ -109,7 +109,9 @@ class NativeEngine(Engine):
 
     def _launch(self, plan: DevicePlan) -> int:
         """Return the number of a new process; of its launcher's own messages the first device has those."""
-        if self._launcher is None or self._launcher.poll() is not None:
+        if self._launcher is not None and self._launcher.poll() is not None:
+            self._end_launcher()
+        if self._launcher is None:
             command = _LAUNCHER if self._shaper is None else self._shaper.command(_LAUNCHER)
             with open(plan.console, "ab") as console:
                 self._launcher = subprocess.Popen(
@@ -129,7 +131,9 @@ class NativeEngine(Engine):
         said = self._launcher.stdout.readline().decode() if answers else ""
         if not said:
             self._end_launcher()
-            raise DeviceError(f"{plan.device.name}: the launcher of native drives has ended; see {plan.console}")
+            raise DeviceError(
+                f"{plan.device.name}: the launcher of native drives has ended, or does not answer; see {plan.console}"
+            )
         if not said.strip().isdecimal():
             raise DeviceError(f"{plan.device.name}: no process can be started for it: {said.strip()}")
         with contextlib.suppress(psutil.Error):  # of one that ended at once another process may have the number

@@ -83,14 +83,18 @@ def test_a_launcher_that_cannot_import_the_agent_says_why(
 ) -> None:
     monkeypatch.setattr(native_engine, "_LAUNCHER", [sys.executable, "-c", "raise SystemExit('no torch here')"])
     plan = plan_of(tmp_path / "arrays", 0)
-    with pytest.raises(DeviceError, match=r"csd-00: the launcher .* has ended; see .*console\.log"):
+    with pytest.raises(DeviceError, match=r"csd-00: the launcher .* has ended, .*; see .*console\.log"):
         engine.start(plan)
     assert said_by(plan) == "no torch here\n"
 
 
-def test_a_launcher_that_was_killed_is_replaced(tmp_path: Path, engine: NativeEngine) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_a_launcher_that_was_killed_is_replaced(tmp_path: Path, engine: NativeEngine, known: bool) -> None:
     first = engine.start(plan_of(tmp_path / "arrays", 0))
-    psutil.Process(psutil.Process(int(first.reference)).ppid()).kill()
+    launcher = psutil.Process(psutil.Process(int(first.reference)).ppid())
+    launcher.kill()
+    if known:
+        wait_until(lambda: launcher.status() == psutil.STATUS_ZOMBIE)
     lost, after = (plan_of(tmp_path / "arrays", number) for number in (1, 2))
     with contextlib.suppress(DeviceError):  # whether its end is known already is the kernel's to say
         engine.start(lost)

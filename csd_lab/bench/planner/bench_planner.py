@@ -14,6 +14,7 @@ import numpy as np
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, spread_over
+from csd_lab.bench.intervals import half_interval
 from csd_lab.bench.planner import planner_development_seeds, planner_final_seeds
 from csd_lab.bench.planner.planner_cases import (
     COUNTS,
@@ -40,7 +41,6 @@ from csd_lab.bench.planner.planner_play import (
 )
 from csd_lab.bench.planner.planner_ranges import PlannerRanges
 from csd_lab.bench.planner.planner_world import World
-from csd_lab.bench.training.bench_hypertune_world import half_interval
 from host.config.preference import parse_preference
 from host.config.sync_section import TuningSection
 from host.policies.selection.selection_rules import SelectionRules

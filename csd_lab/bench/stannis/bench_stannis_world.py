@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, spread_over
+from csd_lab.bench.intervals import lower_end
 from csd_lab.bench.stannis.stannis_arrays import DrawnArray, draw_array, measured_seconds
 from csd_lab.bench.stannis.stannis_development_seeds import DEVELOPMENT_SEEDS
 from csd_lab.bench.stannis.stannis_final_seeds import FINAL_SEEDS
@@ -112,7 +113,11 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     seeds = np.array([row["seed"] for row in rows])
     worst = np.array([over[seeds == seed].min() for seed in np.unique(seeds)])
     figures = _with_low("over_best_unlimited", over[~limited]) | _with_low("over_best_limited", over[limited])
-    figures |= {"worst": float(over.min()), "worst_of_seed_mean": float(worst.mean()), "worst_low": lower_end(worst)}
+    figures |= {
+        "worst": float(over.min()),
+        "worst_of_seed_mean": float(worst.mean()),
+        "worst_low": lower_end(worst, draws=RESAMPLES),
+    }
     for name in ("over_best_measured", "equal_over_best", "over_best_any_batch", "over_best_with_idle"):
         figures |= _with_low(name, np.array([row[name] for row in rows]))
     return figures | {"cases_unlimited": float((~limited).sum()), "cases_limited": float(limited.sum())}
@@ -126,10 +131,4 @@ def by_shape(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def _with_low(name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
-    return {name: float(values.mean()), f"{name}_low": lower_end(values)}
-
-
-def lower_end(values: npt.NDArray[np.float64]) -> float:
-    """Return the lower end of the 95 % interval of a mean of cases: the bootstrap's percentile."""
-    drawn = values[np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))]
-    return float(np.percentile(drawn.mean(axis=1), 2.5))
+    return {name: float(values.mean()), f"{name}_low": lower_end(values, draws=RESAMPLES)}

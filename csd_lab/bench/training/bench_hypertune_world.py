@@ -13,6 +13,7 @@ import numpy as np
 
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, spread_over
+from csd_lab.bench.intervals import half_interval
 from csd_lab.bench.training import hypertune_development_seeds, hypertune_final_seeds
 from csd_lab.bench.training.hypertune_case import describe, draw_case, for_energy, oracle, play
 from csd_lab.bench.training.hypertune_ranges import KINDS, WorldRanges
@@ -20,8 +21,6 @@ from host.policies.batching.make import make_tuner
 
 PROCESSES = 2
 _MEANS = ("static_over_oracle", "energy_over_oracle", "rate_energy_over_oracle")
-# Quantile 0.975 of Student's distribution by degrees of freedom; others are between.
-_STUDENT = {5: 2.571, 9: 2.262, 11: 2.201, 19: 2.093, 24: 2.064, 49: 2.010, 99: 1.984, 10_000: 1.960}
 
 
 def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
@@ -94,11 +93,3 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         figures[f"{kind}_worst"] = float(min(row["over_oracle"] for row in own))
         figures[f"{kind}_retunes_max"] = float(max(max(row["retunes_per_disturbance"]) for row in own))
     return figures
-
-
-def half_interval(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % interval of a mean (Student); infinite for one value."""
-    if len(values) < 2:
-        return float("inf")
-    quantile = float(np.interp(len(values) - 1, list(_STUDENT), list(_STUDENT.values())))
-    return quantile * float(np.std(values, ddof=1) / np.sqrt(len(values)))

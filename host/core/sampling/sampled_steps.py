@@ -53,12 +53,13 @@ class SampledSteps:
 
     Attributes:
         strata: the counted steps.
+        looks: what was counted of parts of steps, all by the first machine.
     """
 
     def __init__(self, machines: int = 1) -> None:
         """Begin with nothing counted, by so many virtual machines."""
         self.strata: defaultdict[Stratum, StratumSamples] = defaultdict(StratumSamples)
-        self._looks = Looks()
+        self.looks = Looks()
         self._machines = [Counter[Size]() for _ in range(machines)]
         self._devices: defaultdict[str, DriveProgress] = defaultdict(DriveProgress)
         # Steps that were begun.
@@ -175,7 +176,7 @@ class SampledSteps:
                 missing[stratum] -= 1
                 chosen.append(device)
         if any(self.strata[begun[device]].count > 1 for device in chosen):  # of others a step looks at nothing
-            self._looks.last_step = step
+            self.looks.last_step = step
         return chosen
 
     def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[int]] | None:
@@ -184,14 +185,14 @@ class SampledSteps:
         Arguments are those of `choose`. With it come the records of each look: of one at the whole step all, else a
         part, which says whether anything has changed; of such looks there are more at first, until they are known.
         """
-        if not begun or not self._looks.due(step):
+        if not begun or not self.looks.due(step):
             return None
-        device = self._looks.next_in_turn(list(begun))
+        device = self.looks.next_in_turn(list(begun))
         stratum = self.now(device, begun[device])
         if not stratum.is_steady:
             return None
-        self._looks.last_step = step
-        return device, self._looks.plan(stratum, self.strata[stratum], self._machines[0])
+        self.looks.last_step = step
+        return device, self.looks.plan(stratum, self.strata[stratum], self._machines[0])
 
     def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:
         """Return the devices whose parts of the same step are counted once more, having been counted or not.
@@ -236,24 +237,16 @@ class SampledSteps:
             self.strata[stratum].add(each)
         return stratum
 
-    def take_whole_looks(self, stratum: Stratum) -> None:
-        """Look at whole steps of a stratum's size from now on: a part of one cannot be computed."""
-        self._looks.take_whole(stratum)
-
-    def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds, machine: int = 0) -> None:
+    def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds) -> None:
         """Take note of a look at a device's steady step; if it does not fit, a whole step is counted soon."""
-        size = self._looks.size(stratum)
-        self._machines[machine][size] += 1
-        if self._machines[machine][size] <= len(STAGES) or stratum != self.now(device, stratum):
+        taken, size = self._machines[0], self.looks.size(stratum)
+        taken[size] += 1
+        if taken[size] <= len(STAGES) or stratum != self.now(device, stratum):
             return
-        if fits(self._looks.samples, stratum, seconds, self.deviation(stratum)):
-            self._looks.samples[stratum].add(seconds)
+        if fits(self.looks.samples, stratum, seconds, self.deviation(stratum)):
+            self.looks.samples[stratum].add(seconds)
         else:
             self._devices[device].looked.add(stratum)
-
-    def next_in_turn(self, devices: Sequence[str]) -> str:
-        """Return whose turn it is to be looked at."""
-        return self._looks.next_in_turn(devices)
 
     def next_suspect(self, devices: Collection[str]) -> str | None:
         """Return one of the devices that are to be looked at, once; None if there is none."""

@@ -339,7 +339,8 @@ class Retuner:
     def _choose(self, row: int, allocator: Allocator, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         if not (alive := self.alive[row]).any():
-            return self.batches[row]
+            present: Batches = self.batches[row]
+            return present
         caps, largest = np.where(alive, self._initial, 0), np.where(alive, self._largest, 0)
         safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row])
         plan = safely.fill(self._target, safe, caps)

@@ -155,7 +155,7 @@ class StepCounter:
             except DeviceFailed:
                 if records[0] == stratum.records:
                     raise
-                self.steps.take_whole_looks(stratum)
+                self.steps.looks.take_whole(stratum)
                 return []
 
         seconds = asyncio.create_task(look())
@@ -280,7 +280,7 @@ class StepCounter:
     async def _count_parts_of_round(
         self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]]
     ) -> None:
-        leader = self.steps.next_in_turn(list(begun))
+        leader = self.steps.looks.next_in_turn(list(begun))
         groups: dict[int, list[str]] = {}
         for device, strata in begun.items():
             groups.setdefault(strata[0].weight, []).append(device)

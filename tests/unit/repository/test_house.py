@@ -19,8 +19,8 @@ MOST = {
     "functions_over_50_lines": 1,
     "functions_over_7_parameters": 6,
     "classes_over_12_attributes": 1,
-    # The clock `sampled` added 678 (at most 700 by its issue), cores of profiles 60, bands of plan, tune and drives 50.
-    "statements_outside_csd_lab": 36_398,
+    # Of them the clock `sampled` has some 900, where its issue allows 700; AutoByte and the planner grew by 360.
+    "statements_outside_csd_lab": 36_397,
     # `errors` is an old import path too.
     "base_names_of_two_or_more_modules": 1,
 }

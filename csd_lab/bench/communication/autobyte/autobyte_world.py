@@ -15,6 +15,7 @@ from csd_lab.bench.communication.autobyte.changing_cases import DrivesState, dra
 from csd_lab.bench.communication.autobyte.changing_world import ChangingWorld, SeenSlices, blur
 from csd_lab.bench.communication.bytescheduler.event_world import Setting
 from csd_lab.bench.harness import Bench, spread_over
+from csd_lab.bench.intervals import lower_end
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
@@ -24,7 +25,6 @@ from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen, TransferT
 # The share of the oracle's gain counts where the oracle is so much faster than the setting found beforehand.
 LEAST_GAIN = 0.05
 RATIOS = ("over_static_beforehand", "over_hindsight", "over_untuned", "over_oracle", "oracle_over_hindsight")
-_BOOTSTRAP_DRAWS = 10_000
 
 
 def bench_autobyte_world(bench: Bench, quick: bool = False) -> BenchReport:
@@ -58,9 +58,7 @@ def figures_of(judged: Sequence[dict[str, Any]], seed: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, values in samples.items():
         if values:
-            draws = np.random.default_rng(seed).choice(values, (_BOOTSTRAP_DRAWS, len(values))).mean(axis=1)
-            figures[name] = float(np.mean(values))
-            figures[f"{name}_low"] = float(np.quantile(draws, 0.025))
+            figures |= {name: float(np.mean(values)), f"{name}_low": lower_end(values, seed)}
     figures["gaining_cases"] = float(len(gaining))
     figures["worst_over_untuned"] = float(min(samples["over_untuned"]))
     figures["changes"] = float(np.mean([each["changes"] for each in judged]))

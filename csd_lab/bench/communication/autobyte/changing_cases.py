@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldLayer
+from csd_lab.bench.communication.bytescheduler.drawn_cases import WorldLayer, draw_layers, log_uniform
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,10 +32,7 @@ SLICE_SECONDS, OWN_SLICE_FACTOR, HOST_SHARE = (0.04e-3, 4e-3), (0.7, 1.4), (0.02
 BUFFER_BYTES = (128 << 10, 4 << 20)
 # Uniform, whole numbers, both ends included.
 DRIVES = (1, 5)
-LAYERS = (4, 24)
-# Uniform, as for `bench bytescheduler_world`.
-BYTES_GROW, COMPUTE_FALLS, LAYER_SIGMA = (-1.0, 5.0), (-1.0, 3.0), 0.7
-FORWARD_SHARE = (0.28, 0.40)
+LAYERS = (4, 24)  # each as for `bench bytescheduler_world`
 # How much longer than the fastest one each drive computes (uniform).
 COMPUTE_FACTOR = (1.0, 1.5)
 # Steps from one change to the next (uniform).
@@ -127,34 +124,26 @@ def draw_case(seed: int) -> ChangingCase:
         states=tuple(states[each] for each in numbers),
         at=tuple(numbers[each] for each in at),
         step_noise=noise,
-        late_seconds=_log_uniform(generator, LATE_SECONDS),
+        late_seconds=log_uniform(generator, LATE_SECONDS),
         layer_noise=float(generator.uniform(*LAYER_NOISE)),
     )
 
 
 def _draw_state(generator: np.random.Generator) -> DrivesState:
     drives, count = (int(generator.integers(*bounds, endpoint=True)) for bounds in (DRIVES, LAYERS))
-    model_bytes, shared = (_log_uniform(generator, each) for each in (MODEL_BYTES, SHARED_BYTES_PER_SECOND))
-    compute_seconds = drives * model_bytes / shared / _log_uniform(generator, WIRE_OVER_COMPUTE)
-    place = np.linspace(0.0, 1.0, count)
-    grow, fall = generator.uniform(*BYTES_GROW), generator.uniform(*COMPUTE_FALLS)
-    sizes = np.exp(grow * place + LAYER_SIGMA * generator.standard_normal(count))
-    seconds = np.exp(-fall * place + LAYER_SIGMA * generator.standard_normal(count))
-    sizes, seconds = sizes / sizes.sum() * model_bytes, seconds / seconds.sum() * compute_seconds
-    forward = generator.uniform(*FORWARD_SHARE)
-    slice_seconds = _log_uniform(generator, SLICE_SECONDS)
+    model_bytes, shared = (log_uniform(generator, each) for each in (MODEL_BYTES, SHARED_BYTES_PER_SECOND))
+    compute_seconds = drives * model_bytes / shared / log_uniform(generator, WIRE_OVER_COMPUTE)
+    layers = draw_layers(generator, count, model_bytes, compute_seconds)
+    slice_seconds = log_uniform(generator, SLICE_SECONDS)
     return DrivesState(
-        layers=tuple(
-            WorldLayer(4 * max(16, round(size / 4)), float(forward * took), float((1 - forward) * took))
-            for size, took in zip(sizes, seconds, strict=True)
-        ),
+        layers=layers,
         slowdowns=tuple(float(generator.uniform(*COMPUTE_FACTOR)) for _ in range(drives)),
         shared_bytes_per_second=shared,
-        own_bytes_per_second=tuple(shared * _log_uniform(generator, OWN_OVER_SHARED) for _ in range(drives)),
-        latency_seconds=_log_uniform(generator, LATENCY_SECONDS),
-        drive_slice_seconds=tuple(slice_seconds * _log_uniform(generator, OWN_SLICE_FACTOR) for _ in range(drives)),
+        own_bytes_per_second=tuple(shared * log_uniform(generator, OWN_OVER_SHARED) for _ in range(drives)),
+        latency_seconds=log_uniform(generator, LATENCY_SECONDS),
+        drive_slice_seconds=tuple(slice_seconds * log_uniform(generator, OWN_SLICE_FACTOR) for _ in range(drives)),
         host_slice_seconds=slice_seconds * float(generator.uniform(*HOST_SHARE)),
-        buffer_bytes=round(_log_uniform(generator, BUFFER_BYTES)),
+        buffer_bytes=round(log_uniform(generator, BUFFER_BYTES)),
     )
 
 
@@ -181,7 +170,7 @@ def _add_bursts(generator: np.random.Generator, states: list[DrivesState], at: l
     with_bursts, disturbed = list(at), dict[int, int]()
     begin = float(generator.exponential(BURST_GAP_STEPS))
     while begin < STEPS:
-        end = min(STEPS, int(begin) + round(_log_uniform(generator, BURST_STEPS)))
+        end = min(STEPS, int(begin) + round(log_uniform(generator, BURST_STEPS)))
         for step in range(int(begin), end):
             if at[step] not in disturbed:
                 state = states[at[step]]
@@ -194,12 +183,12 @@ def _add_bursts(generator: np.random.Generator, states: list[DrivesState], at: l
 
 
 def _change_shared(generator: np.random.Generator, state: DrivesState) -> DrivesState:
-    factor = _log_uniform(generator, SHARED_FACTOR) ** int(generator.choice([-1, 1]))
+    factor = log_uniform(generator, SHARED_FACTOR) ** int(generator.choice([-1, 1]))
     return replace(state, shared_bytes_per_second=state.shared_bytes_per_second * factor)
 
 
 def _change_slices(generator: np.random.Generator, state: DrivesState) -> DrivesState:
-    factor = _log_uniform(generator, SLICE_FACTOR) ** int(generator.choice([-1, 1]))
+    factor = log_uniform(generator, SLICE_FACTOR) ** int(generator.choice([-1, 1]))
     return replace(
         state,
         drive_slice_seconds=tuple(each * factor for each in state.drive_slice_seconds),
@@ -210,12 +199,12 @@ def _change_slices(generator: np.random.Generator, state: DrivesState) -> Drives
 def _narrow_drive(generator: np.random.Generator, state: DrivesState) -> DrivesState:
     drive = int(generator.integers(len(state.slowdowns)))
     own = list(state.own_bytes_per_second)
-    own[drive] /= _log_uniform(generator, OWN_FACTOR)
+    own[drive] /= log_uniform(generator, OWN_FACTOR)
     return replace(state, own_bytes_per_second=tuple(own))
 
 
 def _slow_drive(generator: np.random.Generator, state: DrivesState) -> DrivesState:
-    drive, factor = int(generator.integers(len(state.slowdowns))), _log_uniform(generator, SLOWER_FACTOR)
+    drive, factor = int(generator.integers(len(state.slowdowns))), log_uniform(generator, SLOWER_FACTOR)
     slowdowns, slices = list(state.slowdowns), list(state.drive_slice_seconds)
     slowdowns[drive] *= factor
     slices[drive] *= factor ** generator.uniform(*SLOWER_SLICES)
@@ -231,7 +220,3 @@ def _draw_noise(generator: np.random.Generator) -> Floats:
         level = correlation * level + fresh * draw
         logs[step] = sigma * level
     return np.exp(logs)
-
-
-def _log_uniform(generator: np.random.Generator, bounds: tuple[float, float]) -> float:
-    return float(np.exp(generator.uniform(*np.log(bounds))))

@@ -14,6 +14,7 @@ from csd_lab.bench.communication.bytescheduler.brute_force import find_best
 from csd_lab.bench.communication.bytescheduler.drawn_cases import SliceCase, draw_case, draw_noise
 from csd_lab.bench.communication.bytescheduler.event_world import Setting, step_seconds
 from csd_lab.bench.harness import Bench, spread_over
+from csd_lab.bench.intervals import lower_end
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
@@ -28,7 +29,6 @@ FIXED_DEFAULT = Setting(256 << 10, 1 << 20)
 # Every layer as it becomes ready, the most urgent one first.
 WHOLE_LAYERS = Setting(1 << 40, 1 << 40)
 MOST_STEPS = 2000
-_BOOTSTRAP_DRAWS = 10_000
 
 
 def bench_bytescheduler_world(bench: Bench, quick: bool = False) -> BenchReport:
@@ -58,8 +58,7 @@ def figures_of(judged: Sequence[dict[str, Any]], seed: int) -> dict[str, float]:
         ratios = np.array([each[f"{name}_over_best"] for each in judged])
         figures[f"{name}_over_best"] = float(ratios.mean())
         if name in ("default", "search"):
-            draws = np.random.default_rng(seed).choice(ratios, (_BOOTSTRAP_DRAWS, len(ratios))).mean(axis=1)
-            figures[f"{name}_over_best_low"] = float(np.quantile(draws, 0.025))
+            figures[f"{name}_over_best_low"] = lower_end(ratios, seed)
             figures[f"{name}_over_best_worst"] = float(ratios.min())
     gains = [each["default_over_best"] / each["bytescheduler_over_best"] for each in judged]
     figures["default_over_bytescheduler"] = float(np.mean(gains))

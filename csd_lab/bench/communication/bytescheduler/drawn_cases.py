@@ -108,39 +108,48 @@ class SliceCase:
         return len(self.slowdowns) * self.model_bytes / self.shared_bytes_per_second
 
 
-def draw_case(seed: int) -> SliceCase:
-    """Return the case of a seed."""
-    generator = np.random.default_rng(seed)
+def log_uniform(generator: np.random.Generator, bounds: tuple[float, float]) -> float:
+    """Return a number between two bounds, whose logarithm is drawn uniformly."""
+    return float(np.exp(generator.uniform(*np.log(bounds))))
 
-    def log_uniform(bounds: tuple[float, float]) -> float:
-        return float(np.exp(generator.uniform(*np.log(bounds))))
 
-    drives, count = (int(generator.integers(*bounds, endpoint=True)) for bounds in (DRIVES, LAYERS))
-    model_bytes, shared = log_uniform(MODEL_BYTES), log_uniform(SHARED_BYTES_PER_SECOND)
-    compute_seconds = drives * model_bytes / shared / log_uniform(WIRE_OVER_COMPUTE)
+def draw_layers(
+    generator: np.random.Generator, count: int, model_bytes: float, compute_seconds: float
+) -> tuple[WorldLayer, ...]:
+    """Return so many layers of a model of so many bytes, which a drive computes in so many seconds."""
     place = np.linspace(0.0, 1.0, count)
     grow, fall = generator.uniform(*BYTES_GROW), generator.uniform(*COMPUTE_FALLS)
     sizes = np.exp(grow * place + LAYER_SIGMA * generator.standard_normal(count))
     seconds = np.exp(-fall * place + LAYER_SIGMA * generator.standard_normal(count))
     sizes, seconds = sizes / sizes.sum() * model_bytes, seconds / seconds.sum() * compute_seconds
     forward = generator.uniform(*FORWARD_SHARE)
+    return tuple(
+        WorldLayer(4 * max(16, round(size / 4)), float(forward * took), float((1 - forward) * took))
+        for size, took in zip(sizes, seconds, strict=True)
+    )
+
+
+def draw_case(seed: int) -> SliceCase:
+    """Return the case of a seed."""
+    generator = np.random.default_rng(seed)
+    drives, count = (int(generator.integers(*bounds, endpoint=True)) for bounds in (DRIVES, LAYERS))
+    model_bytes, shared = log_uniform(generator, MODEL_BYTES), log_uniform(generator, SHARED_BYTES_PER_SECOND)
+    compute_seconds = drives * model_bytes / shared / log_uniform(generator, WIRE_OVER_COMPUTE)
+    layers = draw_layers(generator, count, model_bytes, compute_seconds)
     slowdowns = [1.0] * drives
     if generator.random() < SLOW_CASES:
         slowdowns[int(generator.integers(drives))] = float(generator.uniform(*SLOW_FACTOR))
-    slice_seconds = log_uniform(SLICE_SECONDS)
+    slice_seconds = log_uniform(generator, SLICE_SECONDS)
     return SliceCase(
         seed=seed,
-        layers=tuple(
-            WorldLayer(4 * max(16, round(size / 4)), float(forward * took), float((1 - forward) * took))
-            for size, took in zip(sizes, seconds, strict=True)
-        ),
+        layers=layers,
         slowdowns=tuple(slowdowns),
         shared_bytes_per_second=shared,
-        own_bytes_per_second=shared * log_uniform(OWN_OVER_SHARED),
-        latency_seconds=log_uniform(LATENCY_SECONDS),
+        own_bytes_per_second=shared * log_uniform(generator, OWN_OVER_SHARED),
+        latency_seconds=log_uniform(generator, LATENCY_SECONDS),
         drive_slice_seconds=slice_seconds,
         host_slice_seconds=slice_seconds * float(generator.uniform(*HOST_SHARE)),
-        buffer_bytes=round(log_uniform(BUFFER_BYTES)),
+        buffer_bytes=round(log_uniform(generator, BUFFER_BYTES)),
         noise_sigma=float(generator.uniform(*NOISE_SIGMA)),
         noise_correlation=float(generator.uniform(*NOISE_CORRELATION)),
     )

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from csd_lab.bench.intervals import half_interval
 from csd_lab.bench.training import hypertune_development_seeds, hypertune_final_seeds
-from csd_lab.bench.training.bench_hypertune_world import half_interval, play_case, summarise
+from csd_lab.bench.training.bench_hypertune_world import play_case, summarise
 from csd_lab.bench.training.hypertune_case import draw_case, oracle, play
 from csd_lab.bench.training.hypertune_disturbances import Period, join_periods
 from csd_lab.bench.training.hypertune_oracle import best_batches, rate_of
@@ -139,5 +140,5 @@ def test_figures_are_of_all_kinds_and_have_an_interval() -> None:
 
 def test_an_interval_is_students() -> None:
     values = list(np.random.default_rng(0).normal(3, 1, 25))
-    assert half_interval(values) == pytest.approx(2.064 * np.std(values, ddof=1) / 5)
+    assert half_interval(values) == pytest.approx(2.0638986 * np.std(values, ddof=1) / 5)
     assert half_interval([1.0]) == float("inf")
