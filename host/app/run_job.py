@@ -354,7 +354,8 @@ _YOUNG_OBJECTS = 50_000
 def rare_collections() -> Iterator[None]:
     """Inside the block, leave alone what is there at its beginning, and look through what is new less often."""
     before = gc.get_threshold()
-    gc.collect()
+    with INTERRUPTS.deferred():  # Python drops what is raised while it runs a weak reference's callback
+        gc.collect()
     gc.freeze()
     gc.set_threshold(max(_YOUNG_OBJECTS, before[0]) if before[0] else 0, *before[1:])
     try:

@@ -77,14 +77,15 @@ def test_an_array_stays_up_between_tests_and_another_configuration_gets_another(
     project: Project, workshop: Workshop
 ) -> None:
     body = f"""
+from pathlib import Path
 import psutil
 import pytest
 SEEN = []
 
 def agents(array):
-    found = psutil.process_iter(["cmdline"], ad_value=[])
-    lines = [(process.pid, process.info["cmdline"] or []) for process in found]
-    return sorted(pid for pid, line in lines if "firmware_agent" in line and array.name in line[-1])
+    found = psutil.process_iter(["cwd"], ad_value="")
+    folders = [(process.pid, Path(process.info["cwd"] or "/")) for process in found]
+    return sorted(pid for pid, folder in folders if folder.parts[-3:-1] == (array.name, "devices"))
 
 def test_a(csd_array):
     csd_array.run({JOB})

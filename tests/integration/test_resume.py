@@ -340,17 +340,12 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint_before_and_the_run_goes_on_on
     assert weights(directory) == weights(workshop.run_directory())
 
 
-def agent_of(workshop: Workshop, device: str) -> psutil.Process:
-    (agent,) = [agent for agent in workshop.agents() if agent.cmdline()[-1].endswith(device)]
-    return agent
-
-
 @pytest.mark.long
 def test_a_drive_that_is_frozen_in_a_round_and_thaws_takes_part_again(workshop: Workshop) -> None:
     """The watchdog ends its session; it redials by itself, and its answer to the old round enters no newer one."""
     process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 60, "epochs": 4, "watchdog": "8 s"}))
     wait_until(lambda: len(workshop.rounds()) >= 2)
-    agent = agent_of(workshop, "csd-01")
+    agent = workshop.agent("csd-01")
     agent.suspend()
     wait_until(lambda: any(record["lost"] for record in workshop.rounds()))
     agent.resume()
@@ -373,7 +368,7 @@ def test_the_only_drive_cut_off_in_a_round_costs_no_round(workshop: Workshop) ->
     workshop.write("array.yaml", {"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
     process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 6, "epochs": 4, "watchdog": "8 s"}))
     wait_until(lambda: len(workshop.rounds()) >= 2)
-    agent = agent_of(workshop, "csd-00")
+    agent = workshop.agent("csd-00")
     agent.suspend()
     wait_until(lambda: "lost" in whats(workshop, workshop.run_directory()))
     agent.resume()

@@ -66,7 +66,7 @@ def test_an_array_and_a_run_that_stay_see_a_drive_end(workshop: Workshop, csd_em
     code, out, err = end(run, signal.SIGTERM)
     assert (code, err.count("Traceback")) == (0, 0), err
     assert "accuracy" in out
-    assert [process.cmdline()[-1].rpartition("/")[2] for process in workshop.agents()] == ["csd-00"]
+    assert [Path(process.cwd()).name for process in workshop.agents()] == ["csd-00"]
 
     assert keeper.stdout is not None
     assert any("csd-01 has ended" in line for line in iter(keeper.stdout.readline, ""))

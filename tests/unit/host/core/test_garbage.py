@@ -1,10 +1,13 @@
 import gc
+import signal
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
+from host.app import run_job
 from host.app.run_job import rare_collections
+from host.core.interrupts import Interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +64,15 @@ def test_an_error_inside_ends_it_too() -> None:
         fail_inside(KeyError())
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.slow
+def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupts = Interrupts()
+    monkeypatch.setattr(run_job, "INTERRUPTS", interrupts)
+    garbage = Node()
+    seen = weakref.ref(garbage, lambda _: signal.raise_signal(signal.SIGTERM))
+    del garbage
+    with interrupts.installed(), pytest.raises(KeyboardInterrupt), rare_collections():
+        pass
+    assert seen() is None
