@@ -66,9 +66,9 @@ def tables(draw: st.DrawFn) -> CalibrationTable:
 def with_layers(
     table: CalibrationTable, names: Sequence[str], shares: Mapping[int, Sequence[Sequence[float]]]
 ) -> CalibrationTable:
-    """A table with layers in the rows of these batches: ``shares[batch]`` are (forward, backward) weights of each."""
+    """A table with layers in the rows of these batches alone: ``shares[batch]`` are (forward, backward) of each."""
     rows = [
-        row
+        msgspec.structs.replace(row, layers=None)
         if row.batch_size not in shares
         else msgspec.structs.replace(row, layers=layer_times(names, row.seconds, shares[row.batch_size]))
         for row in table.rows

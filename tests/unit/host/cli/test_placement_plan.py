@@ -284,8 +284,18 @@ def measured(tmp_path: Path) -> CalibrationStore:
     return store
 
 
-def test_measured_layers_go_before_arithmetic_and_the_step_stays_what_it_is(measured: CalibrationStore) -> None:
-    plain, own = (make_situation(request(), store) for store in (STORE, measured))
+@pytest.fixture
+def unmeasured(tmp_path: Path) -> CalibrationStore:
+    """That table without layers, as it is of a model that was calibrated without them."""
+    store = CalibrationStore(tmp_path / "unmeasured")
+    store.save(with_layers(STORE.require(DIGITS, (1, 8, 8)), [], {}))
+    return store
+
+
+def test_measured_layers_go_before_arithmetic_and_the_step_stays_what_it_is(
+    measured: CalibrationStore, unmeasured: CalibrationStore
+) -> None:
+    plain, own = (make_situation(request(), store) for store in (unmeasured, measured))
     for one, other in zip(parts(plain), parts(own), strict=True):
         assert (other.forward_seconds, other.backward_seconds) == (one.forward_seconds, one.backward_seconds)
         assert one.layer_shares is None
@@ -306,24 +316,24 @@ def test_measured_layers_go_before_arithmetic_and_the_step_stays_what_it_is(meas
     assert cut[1] < cut[0]
 
 
-def test_layers_of_other_names_are_not_used_and_it_says_so(tmp_path: Path) -> None:
+def test_layers_of_other_names_are_not_used_and_it_says_so(tmp_path: Path, unmeasured: CalibrationStore) -> None:
     store = CalibrationStore(tmp_path)
     store.save(with_layers(STORE.require(DIGITS, (1, 8, 8)), ["0", "2", "6", "other"], WEIGHTS))
     situation = make_situation(request(), store)
     assert all(drive.layer_shares is None for drive in situation.drives)
     assert "are not those that this machine's torch finds" in situation.drives[0].layer_reason
-    other, plain = (choose_placement(request(), "auto", each) for each in (store, STORE))
+    other, plain = (choose_placement(request(), "auto", each) for each in (store, unmeasured))
     assert other.rows == plain.rows
     assert any("by arithmetic (FLOPs)" in note and "this machine's torch finds" in note for note in other.notes)
 
 
 @pytest.mark.slow
 def test_a_plan_says_what_each_layer_takes_and_how_that_is_known(
-    tmp_path: Path, measured: CalibrationStore, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, measured: CalibrationStore, unmeasured: CalibrationStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = files(tmp_path)
     for store, clock, words in (
-        (STORE, None, "on csd-00 and 2 alike: shared out by arithmetic (the calibration table has no layers"),
+        (unmeasured, None, "on csd-00 and 2 alike: shared out by arithmetic (the calibration table has no layers"),
         (measured, "counted", "modelled, in proportion to what each was measured to take on a drive (counted)"),
     ):
         report = plan_placement(*paths, store)
