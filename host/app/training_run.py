@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -329,7 +330,10 @@ def overlap_of(request: RunRequest) -> OverlapComposer | None:
     barrier = optimiser.needs_all is not None
     block_bytes = None if barrier else optimiser.block_bytes
     moved = () if placed is None else placed.moved
-    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier, moved, request.shares)
+    rules = job.sync.batch_norm, block_bytes, barrier, moved, request.shares
+    composer = make_overlap(request.evaluator, weights, *rules)
+    communication = request.communication
+    return replace(composer, traced=communication.tuner.learns and not communication.overlap)
 
 
 def _make_host_part(request: RunRequest, model: TrainedModel) -> HostPart | None:

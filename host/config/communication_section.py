@@ -22,7 +22,7 @@ class CommunicationSection(Config):
     Attributes:
         schedule: ``fifo`` sends whole tensors as they become ready; ``priority`` slices, those first that the next
             forward pass needs first; ``search`` finds slice and credit in the first steps and keeps them, ``autobyte``
-            chooses them again and again. The last two need overlap on the clock ``wall``.
+            chooses them again and again. The last two need overlap.
         slice: of ``priority``: tensors are cut at multiples of this; left out, it follows from model and link.
         credit: of ``priority``: so much may be under way, not yet read by the other side, when another slice leaves;
             left out, it follows from model and link.

@@ -11,7 +11,8 @@ import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
-from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
+from csd_emu.perfmodel.overlap.layer_work import DriveTransfers
+from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer, OverlappedStep
 from csd_emu.perfmodel.power import MEASURED, add_up, device_energy, host_energy, sum_energy
 from csd_emu.perfmodel.timeline import (
     AGGREGATE,
@@ -78,6 +79,7 @@ class StepAccount:
         finish_seconds: device -> when it was done, from the round's beginning.
         spans: who did what when, in the array's time.
         energy_joules: of the host and of drives that returned nothing, per component.
+        transfers: of each drive, for a tuner of them; none if none wants to know.
     """
 
     devices: list[DeviceRound]
@@ -85,6 +87,7 @@ class StepAccount:
     finish_seconds: Mapping[str, float]
     spans: list[Span]
     energy_joules: dict[str, dict[str, float]]
+    transfers: tuple[DriveTransfers, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ class Accountant:
             finish_seconds=composed.finish_seconds,
             spans=list(shift(spans, start_seconds)),
             energy_joules=self._others(parts, own, seconds),
+            transfers=composed.transfers if isinstance(composed, OverlappedStep) else (),
         )
 
     def _compose(

@@ -76,14 +76,15 @@ def choose_communication(
     section, tied = job.communication, evaluator.structure().tied
     model_bytes = sum(a.nbytes for name, a in evaluator.initial_weights().items() if name not in tied)
     overlap = _overlaps(config, job, models)
+    composed = overlap or _composed(config, job)
     usual = default_setting(model_bytes, _drive_link(config, overlap))
     tuner = make_tuner(section.schedule, section.sending(model_bytes, usual), job.seed, predictor=section.predictor)
-    if tuner.learns and not overlap:
+    if tuner.learns and not composed:
         raise ConfigurationError(
-            f"communication.schedule: {section.schedule} learns from slices that really cross while drives compute; "
-            "have all drives on the clock wall, with overlap: true, or choose priority"
+            f"communication.schedule: {section.schedule} learns from slices that cross while drives compute, and with "
+            f"overlap: {str(section.overlap).lower()} none does here; have overlap: true, or choose priority"
         )
-    return TransferPolicy(tuner, overlap, overlap or _composed(config, job))
+    return TransferPolicy(tuner, overlap, composed)
 
 
 def _drive_link(config: ArrayConfig, really: bool) -> SharedLink:

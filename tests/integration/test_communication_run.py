@@ -129,5 +129,35 @@ def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop, csd_e
     workshop.assert_clean()
 
 
+@pytest.mark.long
+def test_a_tuner_learns_from_composed_steps_and_goes_on_as_it_would_have(workshop: Workshop, csd_emu: Command) -> None:
+    """On the clock `modelled`: it knows the link as the array file has it, and a run that was killed decides alike."""
+    job = JOB | {"model": "digits_cnn", "communication": "autobyte", "rounds": 4, "sync": {"round_steps": 10}}
+    link = {"bandwidth": "20 MB/s", "shared": True}
+    array = ARRAY | {"clock": "modelled", "link": link}
+    files = workshop.write("job.yaml", job), workshop.write("array.yaml", array)
+    done = csd_emu("run", files[0], "--array", files[1], "--runs", workshop.runs)
+    assert done.code == 0, done.err
+    want = _decisions(workshop, workshop.run_directory())
+    assert "at 2e+07 B/s, 0.05 ms a slice" in want[0][0]
+    other = workshop.folder / "other"
+    process = workshop.start("run", files[0], "--array", files[1], "--runs", other)
+    wait_until(lambda: any(_rounds(path) for path in other.glob("*/records.jsonl")), _SECONDS)
+    process.kill()
+    process.communicate()
+    (directory,) = other.iterdir()
+    done = csd_emu("run", "--resume", directory)
+    assert done.code == 0, done.err
+    assert _decisions(workshop, directory) == want
+
+
+def _decisions(workshop: Workshop, directory: Path) -> list[tuple[Any, ...]]:
+    """What was changed, and how each step was sent and how long it took."""
+    records = workshop.records(directory)
+    changes = [(record["detail"],) for record in records if record.get("what") == "retuned"]
+    rounds = {record["round"]: record["steps"] for record in records if record["kind"] == "round"}
+    return changes + [(step["sending"], step["array_seconds"]) for steps in rounds.values() for step in steps]
+
+
 def _rounds(records: Path) -> int:
     return records.read_bytes().count(b'"kind":"round"')

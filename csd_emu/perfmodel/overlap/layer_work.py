@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from csd_emu.perfmodel.sharing import check_numbers
 from firmware_agent.common.errors import ConfigurationError
@@ -51,6 +54,19 @@ class LayerCost:
 
 Costs = tuple[LayerCost, ...]
 """A model's layers in the order of the forward pass."""
+
+
+class DriveTransfers(NamedTuple):
+    """What one drive computed in a step, and the slices that crossed its link.
+
+    Attributes:
+        costs: bytes and compute seconds of each layer.
+        slices: (slices, 4) float64 of those that crossed: 1 for a push and 0 for a pull, bytes, and seconds of one
+            clock when it left its queue and when it was read.
+    """
+
+    costs: Costs
+    slices: npt.NDArray[np.float64]
 
 
 def exchange_bytes(costs: Costs) -> int:

@@ -21,12 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING
 
-from csd_emu.perfmodel.overlap.layer_work import share_out
+import numpy as np
+import numpy.typing as npt
+
+from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, share_out
 from csd_emu.perfmodel.overlap.simulated_link import host_side, own_side
-from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
+from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, StepTransfers, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_emu.perfmodel.timeline import (
     AGGREGATE,
@@ -61,6 +64,17 @@ _ALIKE_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
+class OverlappedStep(Composed):
+    """A step of the array whose exchange overlaps what drives compute.
+
+    Attributes:
+        transfers: of each drive, in the order of the activities, if the step is traced.
+    """
+
+    transfers: tuple[DriveTransfers, ...] = ()
+
+
+@dataclass(frozen=True)
 class OverlapComposer:
     """Composes the steps of one model.
 
@@ -69,12 +83,14 @@ class OverlapComposer:
         exchanged: what is pushed and pulled in each step, name -> bytes.
         block_bytes: the host steps ranges of so many bytes; None for whole tensors.
         barrier: whether its optimiser needs the whole gradient before it steps anything.
+        traced: whether steps have their `transfers`, as a tuner of transfers is told of real ones.
     """
 
     layers: tuple[LayerWork, ...]
     exchanged: Mapping[str, int]
     block_bytes: int | None = BLOCK_BYTES
     barrier: bool = False
+    traced: bool = False
 
     def compose(
         self,
@@ -83,7 +99,7 @@ class OverlapComposer:
         sending: TransferSettings,
         host_seconds: float = 0.0,
         crossed: Crossed | None = None,
-    ) -> Composed:
+    ) -> OverlappedStep:
         """Return when each device does what in a step, and how long the step takes.
 
         Drives whose seconds differ by less than a thousandth of a step are computed as one, the slowest of them. Spans
@@ -123,7 +139,8 @@ class OverlapComposer:
         spans += step.aggregating(1 / exchange.stepping.bytes_per_second)
         if crossed is not None:
             spans += step.tails(crossed.tail_seconds)
-        return Composed(tuple(spans), step.seconds, finish, exposed)
+        transfers = step.transfers([self._costs(part) for part in drives], groups) if self.traced else ()
+        return OverlappedStep(tuple(spans), step.seconds, finish, exposed, transfers)
 
     def _kinds(
         self, drives: Sequence[Activity], link: Link, crossed: Crossed | None
@@ -141,13 +158,14 @@ class OverlapComposer:
         places = {key: place for place, key in enumerate(kinds)}
         return list(kinds.values()), [places[key] for key in keys]
 
-    def _passes(self, part: Activity) -> Passes:
-        """Return what a device computes; reading comes first, as a layer of its own."""
+    def _costs(self, part: Activity) -> Costs:
         phases = dict(part.phases)
         forward, encode = phases.pop(FORWARD, 0.0), phases.pop("encode", 0.0)
-        reads = part.work_seconds - part.compute_seconds
-        costs = share_out(self.layers, forward, sum(phases.values()), encode, self.exchanged)
-        passes = Passes.of(costs)
+        return share_out(self.layers, forward, sum(phases.values()), encode, self.exchanged)
+
+    def _passes(self, part: Activity) -> Passes:
+        """Return what a device computes; reading comes first, as a layer of its own."""
+        passes, reads = Passes.of(self._costs(part)), part.work_seconds - part.compute_seconds
         return Passes((reads, *passes.forward_seconds), (0.0, *passes.backward_seconds))
 
 
@@ -228,6 +246,24 @@ class _SettledStep:
             ends = [round(counted * size / sizes[-1]) if sizes[-1] else 0 for size in sizes]
             for (begin, end, _), (before, after) in zip(joined, pairwise(ends), strict=True):
                 yield Span(part.device, phase, begin, end, after - before)
+
+    def transfers(self, costs: Sequence[Costs], groups: Sequence[int]) -> tuple[DriveTransfers, ...]:
+        """Return those of drives that compute so and are of these groups, all of one step."""
+        last = [*islice(reversed(self._run.exchanged), 1), *islice(reversed(self._run.crossed), 1)]
+        slices = {group: self._slices(last, group) for group in groups}
+        return tuple(DriveTransfers(own, slices[group]) for own, group in zip(costs, groups, strict=True))
+
+    def _slices(self, steps: Sequence[StepTransfers], group: int) -> npt.NDArray[np.float64]:
+        """Return a group's slices, as `DriveTransfers` has them; gradients and parameters come first."""
+        sides = (self._run.sides[group], group)
+        rows = [
+            (push, size, begin, arrival)
+            for each, side in zip(steps, sides, strict=False)
+            for push, own, arrivals in ((1, group, each.pushed), (0, side, each.pulled))
+            for arrival, begin, _, of, _, size in arrivals
+            if of == own
+        ]
+        return np.array(rows, np.float64).reshape(-1, 4)
 
     def aggregating(self, seconds_per_byte: float) -> Iterator[Span]:
         """Yield when the host steps what is ready within the step; nothing if that takes it no time."""

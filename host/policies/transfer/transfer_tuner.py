@@ -74,7 +74,7 @@ class TransferTuner(Protocol):
     """Decides on `TransferSettings` while a run goes on. It is asked and told in the order of the steps."""
 
     learns: bool
-    """Whether it needs steps whose slices really cross while drives compute."""
+    """Whether it needs steps whose slices cross while drives compute."""
 
     def sending(self, step: int) -> TransferSettings:
         """Return the setting of a step, from 1; of one that was asked for already the same, but for a `Change`."""

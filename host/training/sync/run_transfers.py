@@ -17,6 +17,7 @@ from firmware_agent.common.slices import Array
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares
 from host.policies.transfer.transfer_tuner import Change, DriveSeen, StepSeen
+from host.training.accounting import StepAccount
 from host.training.sync.exchange.slice_log import PUSH, SliceLog
 from host.training.transfer_policy import UNSLICED, TransferPolicy
 
@@ -125,15 +126,19 @@ class RunTransfers:
         sending: TransferSettings,
         logs: Sequence[SliceLog],
         weights: Mapping[str, Array],
+        accounted: StepAccount,
     ) -> Change | None:
         """Tell the tuner what a step cost whose slices overlapped, and return what it changes; None for nothing.
 
-        The tuner may think for longer than a step lasts: slices of the next one cross meanwhile.
+        Where they really did, that is what the host saw; where the step was composed, what was composed of what drives
+        computed. The tuner may think for longer than a step lasts: slices of the next one cross meanwhile.
         """
-        if not self.policy.overlap or not logs:
-            return None
-        sizes = {name: array.nbytes for name, array in weights.items()}
-        seen = see_step(step, wall_seconds, sending, logs, sizes)
+        seen = None
+        if self.policy.overlap and logs:
+            seen = see_step(step, wall_seconds, sending, logs, {name: array.nbytes for name, array in weights.items()})
+        elif accounted.transfers and accounted.array_seconds > 0:
+            drives = tuple(DriveSeen(*each) for each in accounted.transfers)
+            seen = StepSeen(step, accounted.array_seconds, sending, drives)
         return None if seen is None else await asyncio.to_thread(self.policy.tuner.observe, seen)
 
 

@@ -22,7 +22,7 @@ from host.core.states.peer_servers import PeerServers, StateBehind
 from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import DeviceSelector
 from host.fleet.device_session import DeviceSession
-from host.training.accounting import Accountant
+from host.training.accounting import Accountant, StepAccount
 from host.training.sampler import OUTSTANDING
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.slice_log import SliceLog
@@ -240,7 +240,7 @@ class SyncTraining:
         logs = self._transfers.take(number)
         seconds, sending = self._progress.step_seconds(time.monotonic()), begun.sent_with(logs)
         self._add(ledger, number, result, sending, seconds)
-        await self._see(seconds, sending, logs)
+        await self._see(seconds, sending, logs, result.accounted)
         self._memory.look(result.accounted.devices)
         batches.watch(result)
         batches.sampler.epoch_open = self._ahead is not None or batches.has_more
@@ -249,9 +249,11 @@ class SyncTraining:
         await batches.observe(number, result, self._steps_left(ledger), in_force, ledger)
         return not batches.sampler.epoch_open
 
-    async def _see(self, wall_seconds: float, sending: TransferSettings, logs: Sequence[SliceLog]) -> None:
+    async def _see(
+        self, wall_seconds: float, sending: TransferSettings, logs: Sequence[SliceLog], accounted: StepAccount
+    ) -> None:
         """Tell the communication's tuner what the step cost; write down what it makes of it, and do it."""
-        change = await self._transfers.learn(self._progress.step, wall_seconds, sending, logs, self.weights)
+        change = await self._transfers.learn(self._progress.step, wall_seconds, sending, logs, self.weights, accounted)
         if change is not None:
             sending = change.sending
             if self._ahead is not None and change.step <= self._ahead.number:

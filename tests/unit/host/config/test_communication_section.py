@@ -212,11 +212,11 @@ def test_overlap_is_real_on_the_clock_wall_and_composed_on_the_others(kind: str)
 def test_tuners_are_refused_where_no_slice_crosses_while_drives_compute(kind: str, schedule: str) -> None:
     array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]} | ARRAYS[kind])
     models: dict[str, Any] = {"csd-00": TableModel, "csd-01": TableModel} if kind == "modelled" else {}
-    with pytest.raises(ConfigurationError, match=f"{schedule} learns from slices that really cross"):
-        choose_communication(array, job(schedule), models, FakeEvaluator())
-    if kind == "wall":
-        found = choose_communication(array, job({"schedule": schedule, "overlap": True}), models, FakeEvaluator())
-        assert found.overlap
+    with pytest.raises(ConfigurationError, match=rf"{schedule} learns from slices .* overlap: false none does"):
+        choose_communication(array, job({"schedule": schedule, "overlap": False}), models, FakeEvaluator())
+    for communication in (schedule, {"schedule": schedule, "overlap": True}):
+        found = choose_communication(array, job(communication), models, FakeEvaluator())
+        assert (found.overlap, found.composed) == (kind == "wall" and communication != schedule, True)
         assert found.tuner.sending(1).schedule == "priority"
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.perfmodel.overlap.layer_work import compute_seconds
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS, OverlapComposer
 from csd_emu.perfmodel.timeline import AGGREGATE, READ, RECEIVE, SEND, Activity, Composed, Link, compose
 from csd_emu.profiles import get_profile
@@ -194,3 +195,35 @@ def test_the_slowest_drive_sets_the_pace_and_the_others_are_exposed() -> None:
     step = COMPOSER.compose([fast, slow], link, PRIORITY)
     assert step.seconds == pytest.approx(1.2, rel=0.02)
     assert step.exposed_seconds["fast"] == pytest.approx(0.9, rel=0.03)
+
+
+@settings(max_examples=examples(50))
+@given(arrays, st.none() | servers, links, sendings)
+def test_a_traced_step_is_the_same_and_tells_all_bytes_of_each_drive(
+    array: list[Activity], server: Activity | None, link: Link, sending: TransferSettings
+) -> None:
+    parts = [*array, *([server] if server is not None else [])]
+    plain, step = (composer.compose(parts, link, sending) for composer in (COMPOSER, replace(COMPOSER, traced=True)))
+    assert replace(step, transfers=()) == plain
+    assert len(step.transfers) == len(array)
+    for part, (costs, slices) in zip(array, step.transfers, strict=True):
+        assert compute_seconds(costs) == pytest.approx(part.compute_seconds)
+        for push in (0, 1):
+            own = slices[slices[:, 0] == push]
+            assert own[:, 1].sum() == BYTES
+            # Of drives that are computed as one, it is what the slowest of them saw.
+            least = own[:, 1].min() / min(part.link_bytes_per_second, link.bytes_per_second)
+            assert (own[:, 3] - own[:, 2]).max() >= least * (1 - 1e-9)
+
+
+@given(drives, links, st.integers(1, 4))
+def test_the_slices_of_a_traced_step_took_what_the_link_gives(part: Activity, link: Link, count: int) -> None:
+    """Of like drives, one after the other: a slice's own seconds, and each byte at the drive's share of the link."""
+    sending = TransferSettings("priority", 100_000, 100_000)
+    array = [replace(part, device=f"csd-{number:02d}") for number in range(count)]
+    step = replace(COMPOSER, traced=True).compose(array, link, sending)
+    share = min(part.link_bytes_per_second, link.bytes_per_second / (count if link.shared else 1))
+    for _, slices in step.transfers:
+        for push, size, begin, end in slices:
+            latency = link.latency_seconds + part.link_latency_seconds
+            assert end - begin == pytest.approx(SLICE_SECONDS.value + size / share + latency), push
