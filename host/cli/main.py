@@ -16,7 +16,7 @@ from host.cli.commands.calibrate import calibrate
 from host.cli.commands.deploy import deploy
 from host.cli.commands.images import image_app
 from host.cli.commands.plan import plan
-from host.cli.commands.report import report, top
+from host.cli.commands.report import explain, report, top
 from host.cli.commands.runs import ci_app, store
 from host.cli.commands.stack import stack_app
 from host.cli.lab_commands import CommandGroup, add_commands
@@ -36,6 +36,7 @@ COMMANDS = (
     shipped.profiles,
     top,
     report,
+    explain,
     plan,
     arrays.inject,
     store,

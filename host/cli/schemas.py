@@ -33,6 +33,7 @@ from host.config.job_file import JobConfig
 from host.core.summary import Summary
 from host.deploy.verb_protocol import DeployReport
 from host.monitoring.report.report_page import ReportOutput
+from host.monitoring.report.run_decisions import Explanation
 
 _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "run": Summary,
@@ -49,6 +50,7 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "calibrate": CalibrationReport,
     "top": TopReport,
     "report": ReportOutput,
+    "explain": Explanation,
     "plan": PlanReport,
     "ci": GateReport,
     "deploy": DeployReport,

@@ -16,6 +16,7 @@ from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
 from host.core.failures import FailureRecord
 from host.core.figure_bands import Band
 from host.core.sampling.sampling_record import SamplingRecord
+from host.core.slice_record import TransferChange
 
 
 class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,6 +275,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     machine_joules: float | None = None
     steps: list[StepRecord] = msgspec.field(default_factory=list)
     retunes: list[RetuneRecord] = msgspec.field(default_factory=list)
+    transfer_changes: list[TransferChange] = msgspec.field(default_factory=list)
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
     device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
     sampling: SamplingRecord | None = None
@@ -363,7 +365,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord | FailureRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers"}
+_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers", "gain"}
 _MAY_BE_NULL |= {"slice_bytes", "credit_bytes"}
 
 

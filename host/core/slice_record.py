@@ -1,4 +1,4 @@
-"""Record of one slice of a step whose slices overlapped computing."""
+"""Records of slices that crossed, and of changes of how they are sent."""
 
 from __future__ import annotations
 
@@ -32,3 +32,20 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True):
     ready_seconds: float
     begin_seconds: float
     end_seconds: float
+
+
+class TransferChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Another way to send.
+
+    Attributes:
+        step: the first that has it.
+        slice_bytes, credit_bytes: of it; None for whole tensors, and for no limit.
+        reason: for people.
+        gain: log of the step's expected seconds without it over those with it; None if nobody knew.
+    """
+
+    step: int
+    slice_bytes: int | None
+    credit_bytes: int | None
+    reason: str
+    gain: float | None = None

@@ -16,6 +16,7 @@ from host.monitoring.report.formats import format_share
 
 if TYPE_CHECKING:
     from host.monitoring.report.report_page import ReportOutput
+    from host.monitoring.report.run_decisions import Explanation
 
 
 def report(
@@ -31,6 +32,29 @@ def report(
         progress.stage("write the report")
         result = write_report(run, output, trust)
     print_json(result) if as_json else print_report(result)
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="a run directory, finished or not")],
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Say what the tuners of a run decided: what from which step on, why, and what came of it."""
+    with INTERRUPTS.deferred():
+        from host.monitoring.report.load_run import load_run
+        from host.monitoring.report.run_decisions import explain_run
+    explanation = explain_run(load_run(run, trust))
+    print_json(explanation) if as_json else print_explanation(explanation)
+
+
+def print_explanation(explanation: Explanation) -> None:
+    """Print a run's decisions, one after the other."""
+    if not explanation.decisions:
+        console.print("no tuner decided anything: the run has no synchronous steps", soft_wrap=True)
+    for each in explanation.decisions:
+        measured = f", {each.rate_ratio:.3f} times the records/s ({explanation.clock})" if each.rate_ratio else ""
+        console.print(f"from step {each.step}: {each.knob}: {each.value}{measured}", soft_wrap=True, markup=False)
+        console.print(f"    {each.reason or 'the run begins with it'}", soft_wrap=True, markup=False)
 
 
 def print_report(report: ReportOutput) -> None:

@@ -14,6 +14,7 @@ from csd_emu.perfmodel.timeline import Span
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.config.job_file import JobConfig
 from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord, in_time
+from host.core.slice_record import TransferChange
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Retune
 from host.training.accounting import StepAccount
 from host.training.training_protocol import round_totals
@@ -49,6 +50,7 @@ class RoundTotals:
         self._guide = guide
         self.steps: list[StepRecord] = []
         self.retunes: list[RetuneRecord] = []
+        self.transfer_changes: list[TransferChange] = []
         self._parts: dict[str, list[DeviceRound]] = {}
         self._spans: list[Span] = []
         self._others: dict[str, list[dict[str, float]]] = {}
@@ -119,6 +121,7 @@ class RoundTotals:
             "idle": [device for device in order if device not in lost | returned],
             "steps": self.steps,
             "retunes": self.retunes,
+            "transfer_changes": self.transfer_changes,
         }
 
 

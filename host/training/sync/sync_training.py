@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,6 +19,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord
+from host.core.slice_record import TransferChange
 from host.core.states.peer_servers import PeerServers, StateBehind
 from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import DeviceSelector
@@ -240,7 +242,7 @@ class SyncTraining:
         logs = self._transfers.take(number)
         seconds, sending = self._progress.step_seconds(time.monotonic()), begun.sent_with(logs)
         self._add(ledger, number, result, sending, seconds)
-        await self._see(seconds, sending, logs, result.accounted)
+        await self._see(seconds, sending, logs, result.accounted, ledger)
         self._memory.look(result.accounted.devices)
         batches.watch(result)
         batches.sampler.epoch_open = self._ahead is not None or batches.has_more
@@ -250,7 +252,12 @@ class SyncTraining:
         return not batches.sampler.epoch_open
 
     async def _see(
-        self, wall_seconds: float, sending: TransferSettings, logs: Sequence[SliceLog], accounted: StepAccount
+        self,
+        wall_seconds: float,
+        sending: TransferSettings,
+        logs: Sequence[SliceLog],
+        accounted: StepAccount,
+        ledger: RoundTotals,
     ) -> None:
         """Tell the communication's tuner what the step cost; write down what it makes of it, and do it."""
         change = await self._transfers.learn(self._progress.step, wall_seconds, sending, logs, self.weights, accounted)
@@ -258,6 +265,15 @@ class SyncTraining:
             sending = change.sending
             if self._ahead is not None and change.step <= self._ahead.number:
                 self._stepper.resend(self._ahead, sending)
+            ledger.transfer_changes.append(
+                TransferChange(
+                    step=change.step,
+                    slice_bytes=sending.slice_bytes,
+                    credit_bytes=sending.credit_bytes,
+                    reason=change.reason,
+                    gain=None if math.isnan(change.gain) else change.gain,
+                )
+            )
             told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
             self._participants.on_event(HOST, EventKind.RETUNED, f"from step {change.step}: {told}")
 

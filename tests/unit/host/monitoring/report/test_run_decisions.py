@@ -1,0 +1,76 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord
+from host.core.slice_record import TransferChange
+from host.monitoring.report.run_decisions import COMPARED_STEPS, PLACEMENT_NOTE, RunDecision, list_decisions
+from host.monitoring.report.step_spans import list_steps
+from host.training.split.decide_cut import explain
+from tests.support.records import round_record
+from tests.support.sync_records import Disturbed, SyncRun
+from tests.unit.csd_emu.perfmodel.split.test_placement import PLAIN, decide_for
+
+SLICES = SendingRecord("priority", 64 << 10, 256 << 10)
+
+
+def run_with(change: int | None = None, **fields: Any) -> list[RoundRecord]:
+    """Rounds, sent in slices from a step on, which takes half as long then."""
+    plain = SyncRun(drives=2, steps=80, round_steps=20, **fields)
+    if change is None:
+        return plain.make()
+    seconds = {step.step: step.array_seconds for step in list_steps(plain.make())}
+    spoiled = {step: {"sending": SLICES, "array_seconds": seconds[step] / 2} for step in range(change, 81)}
+    rounds = SyncRun(drives=2, steps=80, round_steps=20, spoiled=spoiled, **fields).make()
+    told = TransferChange(step=change, slice_bytes=64 << 10, credit_bytes=256 << 10, reason="they pay")
+    return [msgspec.structs.replace(rounds[0], transfer_changes=[told]), *rounds[1:]]
+
+
+def of_knob(decisions: list[RunDecision], knob: str) -> list[RunDecision]:
+    return [each for each in decisions if each.knob == knob]
+
+
+def test_a_run_begins_with_its_batches_and_each_retune_is_a_decision_with_its_reason() -> None:
+    rounds = run_with(disturbed=(Disturbed("csd-01", 20, 30, 100),))
+    retunes = [retune for record in rounds for retune in record.retunes]
+    first, *later = of_knob(list_decisions(rounds, []), "batches")
+    assert (first.step, first.value, first.reason, first.rate_ratio) == (1, "csd-00 to csd-01 32, host 514", "", None)
+    assert [(each.step, each.reason) for each in later] == [(retune.step, retune.reason) for retune in retunes]
+    assert later[0].value.startswith("csd-00 32, csd-01 ")
+
+
+@pytest.mark.parametrize("change", [2, 20, 41, 80])
+def test_what_came_of_a_decision_is_measured_on_both_sides_of_it(change: int) -> None:
+    rounds = run_with(change, disturbed=())
+    (whole, slices) = of_knob(list_decisions(rounds, []), "slices")
+    assert (whole.step, whole.value, whole.reason, whole.rate_ratio) == (1, "whole tensors", "", None)
+    assert (slices.step, slices.reason, slices.value) == (change, "they pay", "65.5 kB, credit 262.1 kB")
+    assert slices.rate_ratio == pytest.approx(2, rel=0.02)
+
+
+def test_no_step_of_another_decision_is_compared() -> None:
+    """Steps are sent in slices from 40 on; batches fall in 44 and rise in 64, each measured by itself."""
+    rounds = run_with(40, disturbed=(Disturbed("csd-01", 40, 20, 300),))
+    decisions = list_decisions(rounds, [])
+    assert [(each.step, each.knob) for each in decisions[2:]] == [(40, "slices"), (44, "batches"), (64, "batches")]
+    steps = {step.step: step for step in list_steps(rounds)}
+
+    def rate(numbers: range) -> float:
+        return sum(steps[n].samples for n in numbers) / sum(steps[n].array_seconds for n in numbers)
+
+    assert COMPARED_STEPS == 20
+    want = [rate(range(40, 44)) / rate(range(20, 40)), rate(range(44, 64)) / rate(range(40, 44))]
+    assert [each.rate_ratio for each in decisions[2:4]] == pytest.approx(want)
+
+
+def test_where_layers_are_is_said_with_the_note_that_explains_it() -> None:
+    said = explain(decide_for(PLAIN, None, "nothing is won"))[0]
+    assert said.startswith(PLACEMENT_NOTE)
+    (layers,) = of_knob(list_decisions(run_with(), [EventRecord("host", EventKind.NOTE, said)]), "layers")
+    assert (layers.step, layers.value) == (1, "all on the drives")
+    assert layers.reason.endswith("nothing is won (expected)")
+
+
+def test_a_federated_run_has_no_decisions() -> None:
+    assert list_decisions([round_record([])], []) == []
