@@ -211,7 +211,8 @@ def test_an_answer_is_a_number(observed: Observed) -> None:
 
 
 LASTING = {"csd_device_up", "csd_device_state", "csd_rejoins_total", "csd_errors_total"}
-HARDWARE = {"csd_energy_joules_total", "csd_device_seconds_total", "csd_power_watts", rules.WATTS.name}
+HARDWARE = {"csd_energy_joules_total", "csd_energy_band_joules_total", "csd_device_seconds_total", "csd_power_watts"}
+HARDWARE |= {rules.WATTS.name}
 
 
 def test_a_drive_that_is_gone_is_gone_from_prometheus_and_its_rates_too(observed: Observed) -> None:
