@@ -108,7 +108,12 @@ def _columns(clock: str, mode: str) -> list[_Column]:
     seconds = f"array s ({clock})"
     last = [
         _Column(f"array s\n({clock})", seconds, max(31 if SAMPLED in clock else 25, len(seconds)), _array_seconds),
-        _Column("joules\n(modelled)", "joules", 21, _joules),
+        _Column(
+            "joules\n(modelled)",
+            "joules",
+            21,
+            lambda record: format_band(f"{record.total_joules:.0f}", record.bands.get("energy_joules")),
+        ),
         _Column("wall s", "wall s", 7, lambda record: f"{record.wall_seconds:.1f}"),
     ]
     return [*first, *(_sync_columns if mode == SYNC else _federated_columns)(clock), *last]
@@ -142,10 +147,6 @@ def _array_seconds(record: RoundRecord) -> str:
     seconds = f"{record.array_seconds:.3f}"
     marked = seconds if record.sampling is None else record.sampling.mark(seconds)
     return format_band(marked, record.bands.get("array_seconds"))
-
-
-def _joules(record: RoundRecord) -> str:
-    return format_band(f"{record.total_joules:.0f}", record.bands.get("energy_joules"))
 
 
 def _batch(record: RoundRecord) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from http import HTTPStatus
 from ipaddress import IPv4Address
 from types import TracebackType
-from typing import TYPE_CHECKING
 from wsgiref.simple_server import make_server
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.monitoring.metrics.allowed_hosts import is_our_name, is_our_origin
@@ -22,9 +22,6 @@ from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.metrics.scrapers import Scrapers
 from host.monitoring.metrics.web_server import RequestHandler, WebServer
 from host.monitoring.page.page_app import METHODS, PageApp, refuse, refuse_method
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
 
 LOOPBACK = IPv4Address("127.0.0.1")
 _METRICS = "/metrics"
