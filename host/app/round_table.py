@@ -7,7 +7,6 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from rich.live import Live
 from rich.markup import escape
@@ -47,18 +46,14 @@ class RoundTable(RunListener):
         self._live: Live | None = None
 
     def __enter__(self) -> RoundTable:
-        if self._quiet:
-            return self
-        if console.is_terminal:
+        if console.is_terminal and not self._quiet:
             self._live = Live(self._render(), console=console, refresh_per_second=4)
             self._live.start()
-        else:
+        elif not self._quiet:
             self._print_plain([column.plain for column in self._columns])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from http import HTTPStatus
 from ipaddress import IPv4Address
-from types import TracebackType
 from wsgiref.simple_server import make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -66,9 +65,7 @@ class Exporter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()
