@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from ipaddress import IPv4Address
 from typing import Annotated, Final, Literal, Self
@@ -75,19 +76,19 @@ class DeviceGroup(Config):
     drives: Annotated[list[str], Field(min_length=1)] | None = None
     data: str | None = None
 
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
-        if self.drives is None and self.profile is None:
-            raise ValueError("profile is missing; add it, or name real drives with drives: [...]")
-        if self.drives is not None and (self.count, self.name) != (1, "csd"):
-            raise ValueError(
-                "count and name are for drives that are made; real ones are named with drives: leave them out"
-            )
-        if self.engine not in (None, REMOTE) and self.drives is not None:
-            raise ValueError(f"drives: are real ones of the inventory, and the group's engine is {self.engine}")
-        if self.data is not None and not self.data.startswith("/"):
-            raise ValueError(f"data: {self.data!r} must be an absolute path in the drive")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rules of groups."""
+        real = self.drives is not None
+        return {
+            "profile is missing; add it, or name real drives with drives: [...]": not real and self.profile is None,
+            "count and name are for drives that are made; real ones are named with drives: leave them out": (
+                real and (self.count, self.name) != (1, "csd")
+            ),
+            f"drives: are real ones of the inventory, and the group's engine is {self.engine}": (
+                real and self.engine not in (None, REMOTE)
+            ),
+            f"data: {self.data!r} must be an absolute path in the drive": not (self.data or "/").startswith("/"),
+        }
 
 
 class HostSection(Config):
@@ -136,11 +137,9 @@ class LinkSection(Config):
     shared: bool = True
     shaped: Literal["auto", "namespace", "relay"] | None = None
 
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        if self.bandwidth is not None and self.bandwidth <= 0:
-            raise ValueError("link.bandwidth must be more than 0 B/s")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rule of its bandwidth."""
+        return {"link.bandwidth must be more than 0 B/s": self.bandwidth is not None and self.bandwidth <= 0}
 
 
 class Device(Config):
@@ -197,58 +196,53 @@ class ArrayConfig(Config):
     link: LinkSection = LinkSection()
     devices: list[DeviceGroup] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _clock_fits(self) -> Self:
-        if self.clock != "auto" and NATIVE not in self.engines:
-            whose = "drives that are no real ones" if self.clock == SAMPLED else "native drives"
-            raise ValueError(
-                f"clock: {self.clock} is for {whose}; a qemu drive's clock is counted or sampled, a real one's is the "
-                "wall's: leave it out"
-            )
-        if self.samplers > 1 and self.clock != SAMPLED:
-            raise ValueError(
-                f"samplers: {self.samplers}: virtual machines count steps with clock: {SAMPLED} alone, and this "
-                f"array's is {self.clock}: leave samplers out, or add clock: {SAMPLED}"
-            )
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rules of clock, link, groups and inventory, in this order."""
+        whose = "drives that are no real ones" if self.clock == SAMPLED else "native drives"
+        shaped = self.link.shaped is not None
+        rules: dict[str, object] = {
+            f"clock: {self.clock} is for {whose}; a qemu drive's clock is counted or sampled, a real one's is the "
+            "wall's: leave it out": self.clock != "auto" and NATIVE not in self.engines,
+            f"samplers: {self.samplers}: virtual machines count steps with clock: {SAMPLED} alone, and this "
+            f"array's is {self.clock}: leave samplers out, or add clock: {SAMPLED}": (
+                self.samplers > 1 and self.clock != SAMPLED
+            ),
+            "link.shaped: is for arrays of native drives alone on the wall clock; add engine: native and clock: "
+            "wall, take host.trains out, or leave shaped: out": (
+                shaped and (self.engines != (NATIVE,) or self.clock != "wall" or self.host.trains)
+            ),
+            "link.shaped: all drives share a shaped link; leave link.shared out": shaped and not self.link.shared,
+        }
+        for number, group in enumerate(self.devices):
+            rules |= self._group_rules(f"devices[{number}]", group)
+        return rules | {
+            "engine: remote needs inventory: the file that says which drives there are": (
+                REMOTE in self.engines and self.inventory is None
+            ),
+            "inventory: is for engine: remote, and no device has it; leave it out": (
+                REMOTE not in self.engines and self.inventory is not None
+            ),
+        }
+
+    def _group_rules(self, where: str, group: DeviceGroup) -> dict[str, object]:
+        engine, lies_there = self.engine_of(group), group.data is not None
+        return {
+            f"{where}: engine: remote needs drives: [names of drives of the inventory]": (
+                engine == REMOTE and group.drives is None
+            ),
+            f"{where}: drives: are real ones; add engine: remote, or leave them out": (
+                engine != REMOTE and group.drives is not None
+            ),
+            f"{where}: data: a virtual machine has no records of its own; leave it out": engine == QEMU and lies_there,
+            f"{where}: data: {group.data} lies in the drive, and with clock: {SAMPLED} a virtual machine counts steps, "
+            "which has the job's records alone: leave data out, or take another clock": (
+                engine == NATIVE and lies_there and self.clock == SAMPLED
+            ),
+        }
 
     @model_validator(mode="after")
     def _hypervisors_differ(self) -> Self:
         name_hypervisors(self.hypervisors)
-        return self
-
-    @model_validator(mode="after")
-    def _shaping_fits(self) -> Self:
-        if self.link.shaped is None:
-            return self
-        if self.engines != (NATIVE,) or self.clock != "wall" or self.host.trains:
-            raise ValueError(
-                "link.shaped: is for arrays of native drives alone on the wall clock; add engine: native and clock: "
-                "wall, take host.trains out, or leave shaped: out"
-            )
-        if not self.link.shared:
-            raise ValueError("link.shaped: all drives share a shaped link; leave link.shared out")
-        return self
-
-    @model_validator(mode="after")
-    def _engines_fit(self) -> Self:
-        for number, group in enumerate(self.devices):
-            engine = self.engine_of(group)
-            if engine == REMOTE and group.drives is None:
-                raise ValueError(f"devices[{number}]: engine: remote needs drives: [names of drives of the inventory]")
-            if engine != REMOTE and group.drives is not None:
-                raise ValueError(f"devices[{number}]: drives: are real ones; add engine: remote, or leave them out")
-            if engine == QEMU and group.data is not None:
-                raise ValueError(f"devices[{number}]: data: a virtual machine has no records of its own; leave it out")
-            if engine == NATIVE and group.data is not None and self.clock == SAMPLED:
-                raise ValueError(
-                    f"devices[{number}]: data: {group.data} lies in the drive, and with clock: {SAMPLED} a virtual "
-                    "machine counts steps, which has the job's records alone: leave data out, or take another clock"
-                )
-        if REMOTE in self.engines and self.inventory is None:
-            raise ValueError("engine: remote needs inventory: the file that says which drives there are")
-        if REMOTE not in self.engines and self.inventory is not None:
-            raise ValueError("inventory: is for engine: remote, and no device has it; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from csd_emu.util.config_files import Bytes, Config
 
@@ -38,16 +38,21 @@ class HypervisorSection(Config):
     pool_path: str | None = None
     advertise: str | None = None
 
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        for key in ("memory", "disk"):
-            if (value := getattr(self, key)) is not None and value <= 0:
-                raise ValueError(f"{key} must be more than 0 B; leave it out for what is free there")
-        if self.pool_path is not None and not self.pool_path.startswith("/"):
-            raise ValueError(f"pool_path: {self.pool_path!r} must be an absolute path on the hypervisor")
-        if self.uri == SESSION_URI and (self.pool_path or self.advertise):
-            raise ValueError(f"pool_path and advertise: {SESSION_URI} uses files of this machine; leave them out")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rules of limits and paths."""
+        limits = {"memory": self.memory, "disk": self.disk}
+        return {
+            **{
+                f"{key} must be more than 0 B; leave it out for what is free there": size is not None and size <= 0
+                for key, size in limits.items()
+            },
+            f"pool_path: {self.pool_path!r} must be an absolute path on the hypervisor": (
+                not (self.pool_path or "/").startswith("/")
+            ),
+            f"pool_path and advertise: {SESSION_URI} uses files of this machine; leave them out": (
+                self.uri == SESSION_URI and (self.pool_path or self.advertise)
+            ),
+        }
 
     @property
     def local(self) -> bool:

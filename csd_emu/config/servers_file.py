@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from csd_emu.util.config_files import BytesPerSecond, Config, Seconds, load_config
 
@@ -43,12 +45,12 @@ class FailuresSection(Config):
     drive_repair: Seconds | None = None
     rendezvous: Seconds = Field(default="20 s")  # type: ignore[assignment]
 
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        for name in ("server_mtbf", "drive_mtbf"):
-            if getattr(self, name) == 0:
-                raise ValueError(f"failures.{name} must be more than 0 s; leave it out for none")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rules of mean times between failures."""
+        return {
+            f"failures.{name} must be more than 0 s; leave it out for none": seconds == 0
+            for name, seconds in {"server_mtbf": self.server_mtbf, "drive_mtbf": self.drive_mtbf}.items()
+        }
 
 
 MAX_SERVERS = 10_000
@@ -72,11 +74,10 @@ class ServerGroupSection(Config):
     count: int = Field(default=1, ge=1, le=MAX_SERVERS)
     address: IPv4Address | None = Field(default=None, strict=False)
 
-    @model_validator(mode="after")
-    def _one_address_each(self) -> Self:
-        if self.address is not None and self.count > 1:
-            raise ValueError("address is of one server, and count makes several; list them one by one, or leave it out")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rule of addresses."""
+        told = "address is of one server, and count makes several; list them one by one, or leave it out"
+        return {told: self.address is not None and self.count > 1}
 
     @property
     def names(self) -> list[str]:
@@ -96,11 +97,9 @@ class ServerLink(Config):
     bandwidth: BytesPerSecond = Field(default="1.25 GB/s")  # type: ignore[assignment]
     latency: Seconds = Field(default="50 us")  # type: ignore[assignment]
 
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        if self.bandwidth <= 0:
-            raise ValueError("link.bandwidth must be more than 0 B/s")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rule of its bandwidth."""
+        return {"link.bandwidth must be more than 0 B/s": self.bandwidth <= 0}
 
 
 class StoreSection(Config):
@@ -171,25 +170,21 @@ class ServersConfig(Config):
     racks: RacksSection | None = None
     failures: FailuresSection | None = None
 
-    @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        names = self.names
-        if twice := sorted({name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()):
-            raise ValueError(f"servers: {', '.join(twice)} is there twice; name every server once")
-        if len(names) > MAX_SERVERS:
-            raise ValueError(f"servers: more than {MAX_SERVERS}")
-        return self
-
-    @model_validator(mode="after")
-    def _addresses_fit(self) -> Self:
+    def rules(self) -> Mapping[str, object]:
+        """Return the rules of servers and of their network."""
+        twice = sorted(name for name, count in Counter(self.names).items() if count > 1)
         given = [*(group.address for group in self.servers if group.address is not None), self.store.address]
-        if outside := [str(address) for address in given if address not in self.network]:
-            raise ValueError(
-                f"network: {', '.join(outside)} is outside of {self.network}; the servers' traffic must stay in it"
-            )
-        if self.membership.min > len(self.names):
-            raise ValueError(f"membership.min: {self.membership.min} servers, and there are {len(self.names)}")
-        return self
+        outside = [str(address) for address in given if address not in self.network]
+        return {
+            f"servers: {', '.join(twice)} is there twice; name every server once": twice,
+            f"servers: more than {MAX_SERVERS}": len(self.names) > MAX_SERVERS,
+            f"network: {', '.join(outside)} is outside of {self.network}; the servers' traffic must stay in it": (
+                outside
+            ),
+            f"membership.min: {self.membership.min} servers, and there are {len(self.names)}": (
+                self.membership.min > len(self.names)
+            ),
+        }
 
     @property
     def names(self) -> list[str]:

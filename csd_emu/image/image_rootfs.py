@@ -74,11 +74,6 @@ def kernel_options(recipe: ImageRecipe) -> list[str]:
     return ["--wildcards", "./boot/vmlinuz-*", "./lib/modules/*/modules.*", *modules]
 
 
-def leave_out_options(recipe: ImageRecipe) -> list[str]:
-    """Return tar arguments that leave out what a drive never reads."""
-    return [f"--exclude={pattern}" for pattern in recipe.package_leave_out]
-
-
 def complete_root(runner: Runner, recipe: ImageRecipe, root: Path) -> str:
     """Add what the packages' scripts would have made, and return the kernel's release.
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import firmware_agent
 from csd_emu.image.boot_check import Bootable, check_boot
@@ -27,9 +27,8 @@ from csd_emu.image.image_recipe import (
     verify_files,
     write_metadata,
 )
-from csd_emu.image.image_rootfs import BuildPython
 from csd_emu.image.initramfs import KeyPair, agent_entries, boot_entries, check_entries, key_entries, write_initramfs
-from csd_emu.image.layer import DISK, KERNEL, Inputs, LayerBuilder, Stages, check_space
+from csd_emu.image.layer import DISK, KERNEL, LayerBuilder, Stages, check_space
 from csd_emu.image.runner import Runner
 from csd_emu.util.file_locks import try_lock
 from csd_emu.util.progress import Progress
@@ -44,19 +43,6 @@ _PARTIAL = ".build-"
 _WHEELS = (Path("wheels"),)
 
 
-class Builder(Protocol):
-    """Makes layers, as `LayerBuilder` does."""
-
-    def fetch(self, stages: Stages, *, refresh: bool = False) -> Inputs:
-        """Download what a layer is made of."""
-
-    def python(self, stages: Stages) -> BuildPython:
-        """Return a Python of the guest's version that runs here."""
-
-    def build(self, target: Path, inputs: Inputs, stages: Stages) -> dict[str, Any]:
-        """Make the layer in the empty folder `target` and return its metadata."""
-
-
 class ImageStore:
     """A folder of images, each named by its hash; images with one recipe share their disk by hard link."""
 
@@ -67,7 +53,7 @@ class ImageStore:
         downloads: Path | None = None,
         agent: Path | None = None,
         cancelled: threading.Event | None = None,
-        builder: Builder | None = None,
+        builder: LayerBuilder | None = None,
         boot: Callable[[Bootable, threading.Event], dict[str, Any]] = check_boot,
     ) -> None:
         """Keep images in `folder`, which is made when it is needed.

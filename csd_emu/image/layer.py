@@ -19,7 +19,6 @@ from csd_emu.image.image_rootfs import (
     complete_root,
     find_python,
     kernel_options,
-    leave_out_options,
     make_disk,
     make_root,
     take_kernel,
@@ -145,7 +144,8 @@ class LayerBuilder:
             if "-cloud-arm64" in path.name and not path.name.startswith("linux-image-cloud"):
                 unpack_package(self._runner, path, root, kernel_options(recipe))
         else:
-            unpack_package(self._runner, path, root, leave_out_options(recipe))
+            leave_out = [f"--exclude={pattern}" for pattern in recipe.package_leave_out]
+            unpack_package(self._runner, path, root, leave_out)
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:

@@ -277,14 +277,10 @@ class PackageCache:
             "Acquire::ForceHash": "SHA256",
             "Acquire::Languages": "none",
         }
-        if os.geteuid() == 0 and not _entered_by_all(self._folder):
+        # Where apt's unprivileged download user does not get to.
+        if os.geteuid() == 0 and not all(each.stat().st_mode & 1 for each in (self._folder, *self._folder.parents)):
             own["APT::Sandbox::User"] = "root"
         return "\n".join([*kept, *(f'{name} "{value}";' for name, value in own.items()), ""])
-
-
-def _entered_by_all(folder: Path) -> bool:
-    """Whether apt's unprivileged download user can reach `folder`."""
-    return all(path.stat().st_mode & 0o001 for path in (folder, *folder.parents))
 
 
 def _key(install: Sequence[str], without: Sequence[str]) -> str:

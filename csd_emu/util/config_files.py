@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -66,6 +66,17 @@ class Config(BaseModel):
                 warnings.warn(text, FutureWarning, stacklevel=2)
             section = {key if name == former else name: value for name, value in section.items()}
         return section
+
+    def rules(self) -> Mapping[str, object]:
+        """Return what is said of a section whose keys do not go together -> whether that is so of this one."""
+        return {}
+
+    @model_validator(mode="after")
+    def _keeps_rules(self) -> Self:
+        for message, broken in self.rules().items():
+            if broken:
+                raise ValueError(message)
+        return self
 
 
 def _quantity(table: dict[str, float], example: str) -> Any:

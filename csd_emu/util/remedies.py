@@ -13,4 +13,3 @@ INSTALL_QEMU = (
     "libvirt-daemon libvirt-daemon-driver-qemu)"
 )
 INSTALL_LIBVIRT_PYTHON = "run scripts/setup-python qemu" if _CLONE else "pip install 'csd-emu[qemu]'"
-INSTALL_DOCKER = "run scripts/docker-engine start" if _CLONE else "install Docker with its compose plug-in"

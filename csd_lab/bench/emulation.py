@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 
-from csd_emu.engines import make_engine
+from csd_emu.engines import Handle, make_engine
 from csd_emu.image import ImageStore
 from csd_emu.profiles.calibration import CalibrationTable
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.progress import Silent
+from csd_emu.util.qemu_tools import find_qemu
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import (
     WATCHDOG_SECONDS,
@@ -32,6 +34,7 @@ from csd_lab.bench.harness import (
     spread,
     temporary_folder,
 )
+from firmware_agent.common.errors import DeviceError
 from firmware_agent.common.frames.measure_frames import Probed, ProbeRead, ProbeSend
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed
 from firmware_agent.common.handover import OWN_SINK
@@ -101,9 +104,7 @@ def bench_startup(bench: Bench) -> BenchReport:
     Figures: `array_seconds` from the first start to the last hello, template not included; `clone_seconds_median` of
     one drive, from its own start to its hello; `template_seconds`.
     """
-    machines: Any = make_engine(array_of(bench.name, DEVICES), bench.paths)
-    with contextlib.closing(machines):
-        template_seconds = machines.remake_template(bench.progress)
+    template_seconds = _remake_template(bench)
 
     async def work(drives: RunningDrives) -> StartTimes:
         return drives.started.times
@@ -115,6 +116,20 @@ def bench_startup(bench: Bench) -> BenchReport:
         "template_seconds": template_seconds,
     }
     return bench.report("wall", figures, {"clone_seconds": times.device_seconds})
+
+
+def _remake_template(bench: Bench) -> float:
+    """Boot the template on this machine anew, even if there is one, and return the wall seconds that it took."""
+    from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon
+    from csd_emu.engines.qemu.template import TemplateStore, remove_sealed
+
+    config, image = array_of(bench.name, DEVICES), ImageStore(bench.paths.images).ensure(bench.progress)
+    store = TemplateStore(bench.paths.templates, find_qemu(), SessionDaemon(bench.paths))
+    template = store.find(image, int(config.memory))
+    remove_sealed(template.folder)
+    with contextlib.closing(make_engine(config, bench.paths)) as machines:
+        machines.prepare(bench.progress)
+    return float(template.facts["template_seconds"])
 
 
 RUNS = 3
@@ -163,10 +178,23 @@ def bench_memory(bench: Bench) -> BenchReport:
         async with drives.training(request) as training:
             while not training.done:
                 await training.run_round()
-        return {handle.plan.device.name: drives.engine.private_bytes(handle) for handle in drives.started.handles}
+        return {handle.plan.device.name: _private_bytes(handle) for handle in drives.started.handles}
 
     private = bench.on_array(request.array, work)
     return bench.report("wall", {"bytes_per_clone": sum(private.values()) / DEVICES}, {"private_bytes": private})
+
+
+def _private_bytes(handle: Handle) -> int:
+    """Return the memory that only this device's QEMU holds, in bytes, from the kernel's smaps_rollup.
+
+    Raises:
+        DeviceError: its process cannot be found on this machine.
+    """
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(f"guest={handle.reference}," in word for word in process.cmdline()):
+                return int(process.memory_full_info().uss)
+    raise DeviceError(f"{handle.plan.device.name}: its QEMU process is not on this machine")
 
 
 def bench_image(bench: Bench) -> BenchReport:

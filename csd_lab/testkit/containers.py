@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.util.deadline import Deadline
-from csd_emu.util.remedies import INSTALL_DOCKER
+from csd_emu.util.paths import ROOT
 from csd_lab.testkit.prometheus import LOOPBACK, free_port
 from firmware_agent.common.errors import EnvironmentUnfit
 
@@ -20,6 +20,10 @@ FILE = "docker-compose.yml"
 SERVICES = ("drives", "host", "prometheus")
 _LABEL = "com.docker.compose.project"
 _POLL_SECONDS = 0.5
+_START_DOCKER = ROOT / "scripts" / "docker-engine"
+INSTALL_DOCKER = (
+    "run scripts/docker-engine start" if _START_DOCKER.is_file() else "install Docker with its compose plug-in"
+)
 _KINDS = {"container": ("ps", "--all"), "volume": ("volume", "ls"), "network": ("network", "ls")}
 
 

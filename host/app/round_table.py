@@ -7,7 +7,6 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from rich.live import Live
 from rich.markup import escape
@@ -47,18 +46,14 @@ class RoundTable(RunListener):
         self._live: Live | None = None
 
     def __enter__(self) -> RoundTable:
-        if self._quiet:
-            return self
-        if console.is_terminal:
+        if console.is_terminal and not self._quiet:
             self._live = Live(self._render(), console=console, refresh_per_second=4)
             self._live.start()
-        else:
+        elif not self._quiet:
             self._print_plain([column.plain for column in self._columns])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -108,7 +103,12 @@ def _columns(clock: str, mode: str) -> list[_Column]:
     seconds = f"array s ({clock})"
     last = [
         _Column(f"array s\n({clock})", seconds, max(31 if SAMPLED in clock else 25, len(seconds)), _array_seconds),
-        _Column("joules\n(modelled)", "joules", 21, _joules),
+        _Column(
+            "joules\n(modelled)",
+            "joules",
+            21,
+            lambda record: format_band(f"{record.total_joules:.0f}", record.bands.get("energy_joules")),
+        ),
         _Column("wall s", "wall s", 7, lambda record: f"{record.wall_seconds:.1f}"),
     ]
     return [*first, *(_sync_columns if mode == SYNC else _federated_columns)(clock), *last]
@@ -142,10 +142,6 @@ def _array_seconds(record: RoundRecord) -> str:
     seconds = f"{record.array_seconds:.3f}"
     marked = seconds if record.sampling is None else record.sampling.mark(seconds)
     return format_band(marked, record.bands.get("array_seconds"))
-
-
-def _joules(record: RoundRecord) -> str:
-    return format_band(f"{record.total_joules:.0f}", record.bands.get("energy_joules"))
 
 
 def _batch(record: RoundRecord) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import gc
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from csd_emu.util.progress import Progress
 from firmware_agent.common.slices import Array
 from host.app.prepare import RunRequest
 from host.app.training_run import TrainingRun
-from host.config.server_group import ServerGroup
 from host.core.console import console, errors, print_failure
 from host.core.failures import CONTINUE, Failure, Failures
 from host.core.interrupts import INTERRUPTS
@@ -103,7 +101,14 @@ def run_job(
     if not isinstance(where, ResumePoint):
         check_writable(where)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
-        member = stack.enter_context(joined(request.server_group, name, partial(_alike, request), paths.runtime))
+        member = stack.enter_context(
+            joined(
+                request.server_group,
+                name,
+                lambda group: alike_sha256(request.job, request.trajectory_sha256(group.whole)),
+                paths.runtime,
+            )
+        )
         group = None if member is None else member.server_group
         among = ("", 0) if group is None else (group.server, len(group.config.names))
         facts = describe_run(request.config, request.job, *among)
@@ -118,11 +123,6 @@ def run_job(
         stack.enter_context(rare_collections())
         stack.callback(run.report)
         return run.train(paths)
-
-
-def _alike(request: RunRequest, server_group: ServerGroup) -> str:
-    """Return the hash of what all servers of the run must have alike."""
-    return alike_sha256(request.job, request.trajectory_sha256(server_group.whole))
 
 
 def _make_exporter(request: RunRequest, facts: RunFacts, history: History) -> Exporter:

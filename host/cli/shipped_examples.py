@@ -13,8 +13,9 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from csd_emu.util.paths import packaged_folder
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.errors import ConfigurationError
 from host.core.console import console
+from host.core.owned_files import writing
 
 
 class NamedText(msgspec.Struct, frozen=True):
@@ -86,12 +87,10 @@ def write_example(name: str, folder: Path) -> list[Path]:
     files = {folder / place: source for place, source in examples[name].files.items()}
     if there := [path for path in files if path.exists()]:
         raise ConfigurationError(f"{there[0]} is there already, nothing was written; give another folder")
-    try:
+    with writing(folder, "give another folder"):
         for path, source in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, path)
-    except OSError as error:
-        raise EnvironmentUnfit(f"{folder}: cannot be written ({error}); give another folder") from error
     return list(files)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from csd_emu.util.config_files import Config, Seconds, load_config, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
@@ -68,11 +69,9 @@ class StragglerSection(Config):
 
     deadline: Seconds
 
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        if self.deadline <= 0:
-            raise ValueError("deadline must be more than 0 s")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rule of its deadline."""
+        return {"deadline must be more than 0 s": self.deadline <= 0}
 
 
 # Keys that one mode has and the other has not.
@@ -148,11 +147,9 @@ class JobConfig(Config):
         """The tuner's name, as a person reads it."""
         return self.tuner if isinstance(self.tuner, str) else self.tuner.name
 
-    @model_validator(mode="after")
-    def _watchdog_positive(self) -> Self:
-        if self.watchdog <= 0:
-            raise ValueError("watchdog must be more than 0 s")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rule of its watchdog."""
+        return {"watchdog must be more than 0 s": self.watchdog <= 0}
 
 
 def check_mode(job: JobConfig, where: str) -> None:

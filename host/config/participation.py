@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from csd_emu.util.config_files import Config, ShortForm
 
@@ -22,11 +22,10 @@ class ParticipationSection(Config):
     share: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
     count: int | None = Field(default=None, ge=1)
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.share is None) == (self.count is None):
-            raise ValueError("must have either a share or a count, for example 0.5 or {count: 2}")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rule that it is either."""
+        one_of_both = (self.share is None) != (self.count is None)
+        return {"must have either a share or a count, for example 0.5 or {count: 2}": not one_of_both}
 
     def participants(self, devices: int) -> int:
         """Return how many of that many devices take part: a share is rounded up, a count bounded by what there is."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from csd_emu.util.config_files import Config
 
@@ -91,8 +91,7 @@ class SyncSection(Config):
     max_host_share: float = Field(default=1.0, ge=0, le=1, allow_inf_nan=False)
     tuning: TuningSection = TuningSection()
 
-    @model_validator(mode="after")
-    def _whole_batches(self) -> Self:
-        if self.batch_norm == "synchronised" and self.micro_batch is not None:
-            raise ValueError("batch_norm: synchronised needs a device's whole batch at once; leave micro_batch out")
-        return self
+    def rules(self) -> Mapping[str, object]:
+        """Return the rule of whole batches."""
+        told = "batch_norm: synchronised needs a device's whole batch at once; leave micro_batch out"
+        return {told: self.batch_norm == "synchronised" and self.micro_batch is not None}

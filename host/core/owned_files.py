@@ -31,7 +31,7 @@ def write_whole(
     Raises:
         EnvironmentUnfit: it cannot be written; `path` is as it was.
     """
-    with _writing(path, remedy, what):
+    with writing(path, remedy, what):
         if folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content, mode)
@@ -49,7 +49,7 @@ def check_writable(path: Path, remedy: str, what: str = "", *, folder: bool = Fa
     Raises:
         EnvironmentUnfit: it cannot.
     """
-    with _writing(path, remedy, what):
+    with writing(path, remedy, what):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if folder:
@@ -58,7 +58,12 @@ def check_writable(path: Path, remedy: str, what: str = "", *, folder: bool = Fa
 
 
 @contextlib.contextmanager
-def _writing(path: Path, remedy: str, what: str) -> Iterator[None]:
+def writing(path: Path, remedy: str, what: str = "") -> Iterator[None]:
+    """Say what to do if the block cannot write (see `write_whole`).
+
+    Raises:
+        EnvironmentUnfit: it cannot.
+    """
     try:
         yield
     except OSError as error:

@@ -130,7 +130,9 @@ class HostKeys:
     def save(self, folder: Path) -> None:
         """Write the three PEM files into `folder`; the key is for the owner alone."""
         make_folder(folder, 0o700)
-        for name, text in self._files().items():
+        own = self.credential
+        texts = {"ca.pem": self.ca_pem, "host.pem": own.certificate_pem, "host.key": own.key_pem}
+        for name, text in texts.items():
             path = folder / name
             path.touch(mode=0o600)
             path.write_text(text)
@@ -149,13 +151,6 @@ class HostKeys:
                 f"{folder}: the array's keys cannot be read ({error}); run csd-emu up again"
             ) from error
         return cls(ca, Credential(certificate, key))
-
-    def _files(self) -> dict[str, str]:
-        return {
-            "ca.pem": self.ca_pem,
-            "host.pem": self.credential.certificate_pem,
-            "host.key": self.credential.key_pem,
-        }
 
 
 def _subject(common_name: str, array: str) -> x509.Name:

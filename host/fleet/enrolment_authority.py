@@ -19,6 +19,7 @@ from csd_emu.util.file_locks import locked
 from csd_emu.util.paths import Paths
 from firmware_agent.common.atomic_files import make_folder, replace_file, shared_mode
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
+from host.core.owned_files import writing
 from host.fleet.certificates import Authority, Credential, lent_to, lent_uri
 
 FILE = "serials.json"
@@ -82,19 +83,16 @@ class Serials:
 
     def _change(self, drive: str, serial: str, only_new: bool = False) -> str | None:
         """Return what was there."""
-        try:
-            with authority_held(self._folder):
-                drives = self._read()
-                before = drives.get(drive)
-                if before == serial or (only_new and before is not None):
-                    return before
-                if before is None and len(drives) >= MAX_DRIVES:
-                    raise EnvironmentUnfit(f"{self._path}: has {MAX_DRIVES} drives already; remove those long gone")
-                content = msgspec.json.encode(_Records(drives | {drive: serial}), order="sorted")
-                replace_file(self._path, msgspec.json.format(content) + b"\n")
+        with writing(self._path, "free some space"), authority_held(self._folder):
+            drives = self._read()
+            before = drives.get(drive)
+            if before == serial or (only_new and before is not None):
                 return before
-        except OSError as error:
-            raise EnvironmentUnfit(f"{self._path}: cannot be written ({error.strerror}); free some space") from error
+            if before is None and len(drives) >= MAX_DRIVES:
+                raise EnvironmentUnfit(f"{self._path}: has {MAX_DRIVES} drives already; remove those long gone")
+            content = msgspec.json.encode(_Records(drives | {drive: serial}), order="sorted")
+            replace_file(self._path, msgspec.json.format(content) + b"\n")
+            return before
 
     def _identify(self) -> tuple[int, ...]:
         """Return what tells this content of the file from any other, nothing where that cannot be told."""

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from http import HTTPStatus
 from ipaddress import IPv4Address
-from types import TracebackType
-from typing import TYPE_CHECKING
 from wsgiref.simple_server import make_server
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.monitoring.metrics.allowed_hosts import is_our_name, is_our_origin
@@ -22,9 +21,6 @@ from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.metrics.scrapers import Scrapers
 from host.monitoring.metrics.web_server import RequestHandler, WebServer
 from host.monitoring.page.page_app import METHODS, PageApp, refuse, refuse_method
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
 
 LOOPBACK = IPv4Address("127.0.0.1")
 _METRICS = "/metrics"
@@ -69,9 +65,7 @@ class Exporter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()

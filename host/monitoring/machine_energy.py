@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
+from csd_emu.engines.rapl import RaplMeter
 from host.core.records import RoundRecord
-
-
-class Meter(Protocol):
-    """What is needed of `csd_emu.engines.rapl.RaplMeter`."""
-
-    def joules(self) -> float:
-        """Return the joules since it was opened; a counter that has gone is an OSError."""
 
 
 class MachineMeter:
     """Adds the machine's joules to the records of rounds."""
 
-    def __init__(self, meter: Meter | None) -> None:
+    def __init__(self, meter: RaplMeter | None) -> None:
         """Take a meter that was just opened, or None where there is none."""
         self._meter, self._before = meter, 0.0
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, TypeVar
 
 import msgspec
@@ -24,7 +23,7 @@ from firmware_agent.common.atomic_files import append_file, read_file, read_line
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
-from host.core.owned_files import write_whole
+from host.core.owned_files import write_whole, writing
 from host.core.records import EventKind, EventRecord, Record, RoundRecord, decode_record
 from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary
@@ -93,20 +92,16 @@ class RunDirectory:
                 f"{path}: is no run directory with {JOB_FILE} and {ARRAY_FILE}; give one that csd-emu run has made, or "
                 "start the run again if it ended before they were written"
             )
-        try:
+        with writing(path, "make it writable, or copy it"):
             directory = cls(path)
             for name in (CHECKPOINT_FILE, SUMMARY_FILE, WEIGHTS_FILE, TRACE_FILE, SLICES_FILE):
                 remove_partial(path / name)
-        except OSError as error:
-            raise EnvironmentUnfit(f"{path}: cannot be written ({error}); make it writable, or copy it") from error
         return directory
 
     def __enter__(self) -> RunDirectory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -175,12 +170,14 @@ class RunDirectory:
         """
         if self._broken is not None:
             raise self._broken
+        path = self.path / RECORDS_FILE
         try:
-            _write_all(self._lines, msgspec.json.encode(record) + b"\n")
-        except OSError as error:
+            with writing(path, _go_on(path)):
+                _write_all(self._lines, msgspec.json.encode(record) + b"\n")
+        except EnvironmentUnfit as error:
             self._lines.close()
-            self._broken = _cannot_write(self.path / RECORDS_FILE, error)
-            raise self._broken from error
+            self._broken = error
+            raise
 
     def append_slices(self, slices: Iterable[SliceRecord]) -> None:
         """Write what became of slices, one per line of ``slices.jsonl``: the first `MOST_SLICES` of the run.
@@ -192,12 +189,9 @@ class RunDirectory:
         left = MOST_SLICES - self._slices
         lines = [msgspec.json.encode(each) + b"\n" for each in itertools.islice(slices, max(0, left))]
         self._slices += len(lines)
-        try:
-            if lines:
-                with append_file(path) as file:
-                    _write_all(file, b"".join(lines))
-        except OSError as error:
-            raise _cannot_write(path, error) from error
+        if lines:
+            with writing(path, _go_on(path)), append_file(path) as file:
+                _write_all(file, b"".join(lines))
 
     def read_slices(self) -> list[SliceRecord]:
         """Return the slices that were written down; of a step that was taken again, its last time.
@@ -357,10 +351,6 @@ def _write_all(file: IO[bytes], content: bytes) -> None:
     """Write to a file without a buffer, which may take less at a time."""
     while content:
         content = content[file.write(content) :]
-
-
-def _cannot_write(path: Path, error: OSError) -> EnvironmentUnfit:
-    return EnvironmentUnfit(f"{path}: cannot be written ({error.strerror}); {_go_on(path)}")
 
 
 def _go_on(path: Path) -> str:

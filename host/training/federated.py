@@ -16,7 +16,7 @@ from host.config.plugins.plugin_section import UserSection
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
-from host.core.tensor_sums import round_weights
+from host.core.tensor_sums import first_not_finite, round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
 from host.training.accounting import Accountant, DeviceReport, Lateness, StepAccount
@@ -179,7 +179,7 @@ class FederatedTraining:
     def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
         """Return the new weights, and the first of them that is not finite; empty if all are."""
         weights = self._strategy.aggregate(self.weights, contributions)
-        return weights, self._exchange.screen.first_not_finite(weights)
+        return weights, first_not_finite(weights)
 
     def _are_enough(self, number: int, contributions: Collection[object]) -> bool:
         """Whether the strategy can keep what it promises with these; the weights stay if not, and an event says so."""

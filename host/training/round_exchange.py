@@ -22,7 +22,7 @@ from host.config.participation import RoundSelection
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
-from host.core.tensor_sums import Scan
+from host.core.tensor_sums import Scan, scan_update
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
 from host.training.accounting import DeviceReport
@@ -305,9 +305,9 @@ class RoundExchange:
         specs = tensor_specs(start[0])
         weights, trained = await session.receive_tensors(number, specs, Trained, Deadline(self._job.watchdog))
         if sum(map(spec_bytes, specs)) < _SMALL_BYTES:
-            scan = self.screen.scan(weights, *start)
+            scan = scan_update(weights, *start)
         else:  # beside what other drives still send
-            scan = await asyncio.to_thread(self.screen.scan, weights, *start)
+            scan = await asyncio.to_thread(scan_update, weights, *start)
         returned = DeviceReport(
             device=session.device,
             hello_clock=session.hello.clock,

@@ -34,7 +34,7 @@ whose seconds batches are chosen says `believed_seconds`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ import numpy.typing as npt
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.slices import Array
-from host.core.tensor_sums import UNLIMITED, Norms, Scan, first_not_finite, scan_update, squares
+from host.core.tensor_sums import UNLIMITED, Norms, Scan, squares
 from host.training.contributions import Reason, Refusal, ScreenedContribution, not_finite
 
 Floats = npt.NDArray[np.float64]
@@ -85,17 +85,9 @@ class Screen:
     crossing: dict[str, float] = field(default_factory=dict)
     crossed: set[str] = field(default_factory=set)
 
-    def scan(self, weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
-        """Return what is judged of a drive's weights (see `scan_update`)."""
-        return scan_update(weights, start, buffers)
-
     def weight_norm(self, weights: Mapping[str, Array]) -> float:
         """Return the norm of the weights that the drives were sent; infinite if there is a history to judge by."""
         return math.inf if self.norms.norm else math.sqrt(sum(squares(array).total for array in weights.values()))
-
-    def first_not_finite(self, weights: Mapping[str, Array]) -> str:
-        """Return the first of a round's new weights that is not finite (see `first_not_finite`)."""
-        return first_not_finite(weights)
 
     def judge(self, parts: Sequence[ScreenedContribution], weight_norm: float = math.inf) -> dict[str, Refusal]:
         """Return who is refused, and why; all others are taken into the history.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from csd_emu.util.xml_elements import element
 from firmware_agent.common.handover import UPLINK_PORT
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -98,24 +99,33 @@ class DomainSpec:
 
 def domain_xml(spec: DomainSpec) -> str:
     """Return the domain's XML; template and clone differ only in what `DomainSpec.clone` says."""
-    domain = ElementTree.Element("domain", type="qemu")
-    _text(domain, "name", spec.name)
-    _metadata(domain, spec.tag)
-    _text(domain, "memory", str(spec.memory_bytes), unit="bytes")
-    _text(domain, "vcpu", "1")
-    _boot(domain, spec)
-    features = ElementTree.SubElement(domain, "features")
-    ElementTree.SubElement(features, "gic", version="2")
-    tcg = ElementTree.SubElement(features, "tcg")
     translation = CLONE_TRANSLATION_MEBIBYTES if spec.clone else TEMPLATE_TRANSLATION_MEBIBYTES
-    _text(tcg, "tb-cache", str(translation), unit="MiB")
-    cpu = ElementTree.SubElement(domain, "cpu", mode="custom", match="exact")
-    _text(cpu, "model", CPU_MODEL)
-    _text(domain, "on_poweroff", "destroy")
-    _text(domain, "on_reboot", "destroy")
-    _text(domain, "on_crash", "destroy")
-    _devices(ElementTree.SubElement(domain, "devices"), spec)
-    _command_line(domain, spec)
+    domain = element(
+        "domain",
+        element("name", spec.name),
+        element("metadata", _tag_element(spec.tag)),
+        element("memory", str(spec.memory_bytes), unit="bytes"),
+        element("vcpu", "1"),
+        element(
+            "os",
+            element("type", "hvm", arch="aarch64", machine=spec.machine),
+            element("kernel", str(spec.kernel)),
+            element("initrd", str(spec.initrd)),
+            element("cmdline", spec.cmdline),
+        ),
+        element(
+            "features",
+            element("gic", version="2"),
+            element("tcg", element("tb-cache", str(translation), unit="MiB")),
+        ),
+        element("cpu", element("model", CPU_MODEL), mode="custom", match="exact"),
+        element("on_poweroff", "destroy"),
+        element("on_reboot", "destroy"),
+        element("on_crash", "destroy"),
+        _devices(spec),
+        element(f"{{{QEMU_NAMESPACE}}}commandline", *(_argument(each) for each in _arguments(spec))),
+        type="qemu",
+    )
     ElementTree.indent(domain)
     return ElementTree.tostring(domain, encoding="unicode")
 
@@ -128,39 +138,39 @@ def read_tag(xml: str) -> Tag | None:
     return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""), element.get("server", ""))
 
 
-def _metadata(domain: ElementTree.Element, tag: Tag) -> None:
-    metadata = ElementTree.SubElement(domain, "metadata")
-    attributes = {"array": tag.array, "run": tag.run, "name": tag.device}
-    if tag.server:
-        attributes["server"] = tag.server
-    ElementTree.SubElement(metadata, f"{{{CSD_NAMESPACE}}}device", attributes)
+def _tag_element(tag: Tag) -> ElementTree.Element:
+    server = {"server": tag.server} if tag.server else {}
+    return element(f"{{{CSD_NAMESPACE}}}device", array=tag.array, run=tag.run, name=tag.device, **server)
 
 
-def _boot(domain: ElementTree.Element, spec: DomainSpec) -> None:
-    boot = ElementTree.SubElement(domain, "os")
-    _text(boot, "type", "hvm", arch="aarch64", machine=spec.machine)
-    _text(boot, "kernel", str(spec.kernel))
-    _text(boot, "initrd", str(spec.initrd))
-    _text(boot, "cmdline", spec.cmdline)
+def _devices(spec: DomainSpec) -> ElementTree.Element:
+    return element(
+        "devices",
+        element("emulator", spec.emulator),
+        element(
+            "disk",
+            element("driver", name="qemu", type="qcow2", cache="unsafe", discard="unmap"),
+            element("source", file=str(spec.disk)),
+            element("target", dev="vda", bus="virtio"),
+            type="file",
+            device="disk",
+        ),
+        element("controller", type="usb", model="none"),
+        element("controller", type="pci", model="pcie-root"),
+        *(element("controller", type="pci", model="pcie-root-port") for _ in range(ROOT_PORTS)),
+        element("controller", type="virtio-serial", index="0"),
+        element("memballoon", model="none"),
+    )
 
 
-def _devices(devices: ElementTree.Element, spec: DomainSpec) -> None:
-    _text(devices, "emulator", spec.emulator)
-    disk = ElementTree.SubElement(devices, "disk", type="file", device="disk")
-    ElementTree.SubElement(disk, "driver", name="qemu", type="qcow2", cache="unsafe", discard="unmap")
-    ElementTree.SubElement(disk, "source", file=str(spec.disk))
-    ElementTree.SubElement(disk, "target", dev="vda", bus="virtio")
-    ElementTree.SubElement(devices, "controller", type="usb", model="none")
-    ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root")
-    for _ in range(ROOT_PORTS):
-        ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root-port")
-    ElementTree.SubElement(devices, "controller", type="virtio-serial", index="0")
-    ElementTree.SubElement(devices, "memballoon", model="none")
+def _argument(text: str) -> ElementTree.Element:
+    return element(f"{{{QEMU_NAMESPACE}}}arg", value=text)
 
 
-def _command_line(domain: ElementTree.Element, spec: DomainSpec) -> None:
+def _arguments(spec: DomainSpec) -> list[str]:
+    """Return QEMU's arguments for what libvirt's XML has no word for."""
     sharing = "share=off,readonly=on,rom=off" if spec.clone else "share=on"
-    arguments = [
+    return [
         *("-icount", ICOUNT),
         *("-object", f"memory-backend-file,id={RAM_OBJECT},size={spec.memory_bytes},mem-path={spec.ram},{sharing}"),
         *("-machine", f"memory-backend={RAM_OBJECT}"),
@@ -172,14 +182,9 @@ def _command_line(domain: ElementTree.Element, spec: DomainSpec) -> None:
         *("-device", json.dumps(_CARD)),
         *("-chardev", _host_connection(spec)),
         *("-device", json.dumps(_UPLINK)),
+        *(("-incoming", "defer") if spec.clone else ()),
+        *(("-plugin", spec.plugin) if spec.plugin else ()),
     ]
-    if spec.clone:
-        arguments += ["-incoming", "defer"]
-    if spec.plugin:
-        arguments += ["-plugin", spec.plugin]
-    line = ElementTree.SubElement(domain, f"{{{QEMU_NAMESPACE}}}commandline")
-    for argument in arguments:
-        ElementTree.SubElement(line, f"{{{QEMU_NAMESPACE}}}arg", value=argument)
 
 
 def _host_connection(spec: DomainSpec) -> str:
@@ -194,7 +199,3 @@ def _host_connection(spec: DomainSpec) -> str:
     again = f"reconnect-ms={RECONNECT_MILLISECONDS}" if milliseconds else f"reconnect={_OLD_RECONNECT_SECONDS}"
     address = spec.host.address.replace(",", ",,")
     return f"socket,id=host,host={address},port={spec.host.port},server=off,nodelay=on,{again}"
-
-
-def _text(parent: ElementTree.Element, name: str, text: str, **attributes: str) -> None:
-    ElementTree.SubElement(parent, name, attributes).text = text

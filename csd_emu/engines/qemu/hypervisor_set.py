@@ -61,11 +61,6 @@ class Sites(dict[str, Hypervisor]):
         """The only hypervisor, None of several."""
         return next(iter(self.values())) if len(self) == 1 else None
 
-    @property
-    def local(self) -> LocalSite | None:
-        """The one of this machine's own daemon, if it is among them."""
-        return next((site for site in self.values() if isinstance(site, LocalSite)), None)
-
     def call(self, site: Hypervisor, purpose: str, work: Callable[[], T], seconds: float = CALL_SECONDS) -> T:
         """Return what `work` returns, which calls libvirt; no later than in `seconds` if that may be far away.
 

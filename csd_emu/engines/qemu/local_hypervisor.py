@@ -130,12 +130,6 @@ class LocalSite(Hypervisor):
         self._connection = None
         self._daemon.release(idle)
 
-    def remake_template(self, image: Image, progress: Progress) -> float:
-        """Boot the template anew, even if there is one, and return the wall seconds that it took."""
-        self._templates.remove(self._templates.find(image, self._memory_bytes))
-        template = self._templates.ensure(self.connection(), image, self._memory_bytes, progress)
-        return float(template.facts["template_seconds"])
-
     @property
     def _templates(self) -> TemplateStore:
         return TemplateStore(self._template_folder, find_qemu(), self._daemon)

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Awaitable, Mapping
 
 import libvirt
-import psutil
 
 from csd_emu.config.array_file import QEMU, ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
@@ -200,29 +199,10 @@ class QemuEngine(Engine):
         """Close all connections; end the daemon if it has nothing left to do."""
         self._sites.close()
 
-    def remake_template(self, progress: Progress) -> float:
-        """Boot the template on this machine anew, even if there is one, and return the wall seconds that it took."""
-        local = self._sites.local
-        if local is None:
-            raise EnvironmentUnfit("hypervisors: this machine's own, qemu:///session, is not among them")
-        return local.remake_template(self._images.ensure(progress), progress)
-
     @property
     def image_hash(self) -> str:
         """Hash of the image that the machines of this engine boot."""
         return prepared(self._image).hash
-
-    def private_bytes(self, handle: Handle) -> int:
-        """Return the memory that only this device's QEMU holds, in bytes, from the kernel's smaps_rollup.
-
-        Raises:
-            DeviceError: its process cannot be found on this machine.
-        """
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if any(f"guest={handle.reference}," in word for word in process.cmdline()):
-                    return int(process.memory_full_info().uss)
-        raise DeviceError(f"{handle.plan.device.name}: its QEMU process is not on this machine")
 
     @property
     def _names(self) -> list[str]:

@@ -15,6 +15,7 @@ import msgspec
 
 from csd_emu.engines.qemu.volume_transfer import Digests, Sent, transfer
 from csd_emu.util.deadline import Deadline
+from csd_emu.util.xml_elements import element
 from firmware_agent.common.errors import EnvironmentUnfit
 
 T = TypeVar("T")
@@ -274,28 +275,28 @@ def default_folder(connection: libvirt.virConnect) -> str:
 
 def volume_xml(name: str, capacity_bytes: int, backing: tuple[Path, str] | None, owner: Owner | None) -> str:
     """Return the XML of a new volume: raw and sparse, or qcow2 over `backing`."""
-    volume = ElementTree.Element("volume", type="file")
-    ElementTree.SubElement(volume, "name").text = name
-    ElementTree.SubElement(volume, "capacity", unit="bytes").text = str(capacity_bytes)
-    ElementTree.SubElement(volume, "allocation", unit="bytes").text = "0"
-    target = ElementTree.SubElement(volume, "target")
-    ElementTree.SubElement(target, "format", type="raw" if backing is None else "qcow2")
+    permissions, store = list[ElementTree.Element](), list[ElementTree.Element]()
     if owner is not None:
-        permissions = ElementTree.SubElement(target, "permissions")
-        for tag, value in (("mode", "0600"), ("owner", str(owner.user)), ("group", str(owner.group))):
-            ElementTree.SubElement(permissions, tag).text = value
+        rights = {"mode": "0600", "owner": str(owner.user), "group": str(owner.group)}
+        permissions.append(element("permissions", *(element(tag, value) for tag, value in rights.items())))
     if backing is not None:
-        store = ElementTree.SubElement(volume, "backingStore")
-        ElementTree.SubElement(store, "path").text = str(backing[0])
-        ElementTree.SubElement(store, "format", type=backing[1])
+        path, form = backing
+        store.append(element("backingStore", element("path", str(path)), element("format", type=form)))
+    volume = element(
+        "volume",
+        element("name", name),
+        element("capacity", str(capacity_bytes), unit="bytes"),
+        element("allocation", "0", unit="bytes"),
+        element("target", element("format", type="raw" if backing is None else "qcow2"), *permissions),
+        *store,
+        type="file",
+    )
     return ElementTree.tostring(volume, encoding="unicode")
 
 
 def _pool_xml(folder: str) -> str:
-    pool = ElementTree.Element("pool", type="dir")
-    ElementTree.SubElement(pool, "name").text = f"csd-emu-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
-    target = ElementTree.SubElement(pool, "target")
-    ElementTree.SubElement(target, "path").text = folder
+    name = f"csd-emu-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
+    pool = element("pool", element("name", name), element("target", element("path", folder)), type="dir")
     return ElementTree.tostring(pool, encoding="unicode")
 
 

@@ -15,7 +15,6 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -63,13 +62,6 @@ BURST_SECONDS = 0.005
 _TIMER_SECONDS = 0.0005
 
 
-class StreamSource(Protocol):
-    """What a pipe needs of `asyncio.StreamReader`."""
-
-    async def read(self, size_bytes: int) -> bytes:
-        """Return some bytes, at most so many; none at the end."""
-
-
 class Pipe:
     """A bandwidth and a latency that connections share, in one direction.
 
@@ -96,7 +88,7 @@ class Pipe:
         self._bucket.change(shape.bytes_per_second, self._now())
         self._latency_seconds = shape.latency_seconds
 
-    async def carry(self, source: StreamSource, deliver: Callable[[bytes], Awaitable[None]]) -> None:
+    async def carry(self, source: asyncio.StreamReader, deliver: Callable[[bytes], Awaitable[None]]) -> None:
         """Carry one connection's bytes until they end, and all have arrived."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         async with asyncio.TaskGroup() as group:

@@ -212,7 +212,7 @@ def _parse_share(text: str, share: str) -> float:
     return value
 
 
-_REMEDIES = {
+REMEDIES = {
     Verdict.WORSE: "find what made it worse; if that is meant, make the baseline anew with --update-baseline",
     Verdict.BETTER: "make the baseline anew with --update-baseline, or the next loss of as much will not be seen",
     Verdict.UNUSABLE: "look at the run's report for what went wrong",
@@ -255,7 +255,7 @@ def describe(compared: Compared) -> str:
 
 def explain(compared: Compared, changed: list[str]) -> str:
     """Return why a figure fails, what has changed since the baseline, and what to do."""
-    return f"{describe(compared)}: {compared.verdict}\n{list_changes(changed)}\n{remedy(compared)}"
+    return f"{describe(compared)}: {compared.verdict}\n{list_changes(changed)}\n{REMEDIES[compared.verdict]}"
 
 
 def list_changes(changed: list[str]) -> str:
@@ -263,11 +263,6 @@ def list_changes(changed: list[str]) -> str:
     if not changed:
         return "nothing that is known has changed since the baseline"
     return f"changed since the baseline: {'; '.join(changed)}"
-
-
-def remedy(compared: Compared) -> str:
-    """Return what to do about a figure that fails."""
-    return _REMEDIES[compared.verdict]
 
 
 def list_cases(report: GateReport) -> list[JUnitCase]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
+from csd_emu.util.xml_elements import element
 from firmware_agent.common.errors import ConfigurationError, CsdError, PluginFailed
 from host.core.owned_files import write_whole
 
@@ -43,15 +44,13 @@ def render(suite: str, cases: Sequence[JUnitCase], properties: Mapping[str, str]
         "errors": str(sum(case.error is not None for case in cases)),
         "time": f"{sum(case.wall_seconds for case in cases):.3f}",
     }
-    root = ElementTree.Element("testsuites", _clean({"name": "csd-emu", **counts}))
     facts = {"name": suite, **counts, "skipped": "0", "timestamp": timestamp}
-    element = ElementTree.SubElement(root, "testsuite", _clean(facts))
-    if properties:
-        listed = ElementTree.SubElement(element, "properties")
-        for name, value in properties.items():
-            ElementTree.SubElement(listed, "property", _clean({"name": name, "value": value}))
-    for case in cases:
-        _add_case(element, suite, case)
+    listed = [element("property", name=name, value=value) for name, value in properties.items()]
+    inside = [*([element("properties", *listed)] if listed else []), *(_case_element(suite, case) for case in cases)]
+    root = element("testsuites", element("testsuite", *inside, **facts), name="csd-emu", **counts)
+    for each in root.iter():
+        each.attrib = {name: _clean(value) for name, value in each.attrib.items()}
+        each.text = _clean(each.text or "")
     ElementTree.indent(root)
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
@@ -104,21 +103,18 @@ def now() -> str:
     return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
-def _add_case(suite: ElementTree.Element, classname: str, case: JUnitCase) -> None:
-    facts = {"name": case.name, "classname": classname, "time": f"{case.wall_seconds:.3f}"}
-    element = ElementTree.SubElement(suite, "testcase", _clean(facts))
-    for tag, text in (("failure", case.failure), ("error", case.error)):
-        if text is not None:
-            # Some readers show the attribute alone, others the text alone.
-            summary = text.partition("\n")[0]
-            ElementTree.SubElement(element, tag, _clean({"message": summary, "type": tag})).text = _cleaned(text)
-    if case.output:
-        ElementTree.SubElement(element, "system-out").text = _cleaned(case.output)
+def _case_element(classname: str, case: JUnitCase) -> ElementTree.Element:
+    verdicts = {tag: text for tag, text in (("failure", case.failure), ("error", case.error)) if text is not None}
+    return element(
+        "testcase",
+        # Some readers show the attribute alone, others the text alone.
+        *(element(tag, text, message=text.partition("\n")[0], type=tag) for tag, text in verdicts.items()),
+        *([element("system-out", case.output)] if case.output else []),
+        name=case.name,
+        classname=classname,
+        time=f"{case.wall_seconds:.3f}",
+    )
 
 
-def _clean(attributes: Mapping[str, str]) -> dict[str, str]:
-    return {name: _cleaned(value) for name, value in attributes.items()}
-
-
-def _cleaned(text: str) -> str:
+def _clean(text: str) -> str:
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -13,7 +13,7 @@ from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.config.servers_file import read_servers
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from host.app.gate.gate_checks import GateReport, Verdict, format_tolerance, list_changes, remedy
+from host.app.gate.gate_checks import REMEDIES, GateReport, Verdict, format_tolerance, list_changes
 from host.cli.common_options import (
     ArrayOption,
     ClockOption,
@@ -226,7 +226,7 @@ def print_gate(report: GateReport) -> None:
     print_whole(table)
     failing = [row for row in report.figures if row.verdict is not Verdict.WITHIN]
     for row in failing:
-        console.print(f"{row.figure} is {row.verdict}: {remedy(row)}", soft_wrap=True, markup=False)
+        console.print(f"{row.figure} is {row.verdict}: {REMEDIES[row.verdict]}", soft_wrap=True, markup=False)
     if failing:
         console.print(list_changes(report.changed), soft_wrap=True, markup=False)
     for failure in report.failures:

@@ -66,7 +66,10 @@ def read_options(
     for name, parameter in named.items():
         if name in options:
             try:
-                values[name] = _convert(options[name], hints.get(name, Any))
+                # As JSON, so that a list may become a tuple and a string an enumeration's member, and nothing else is
+                # converted.
+                text = json.dumps(options[name])
+                values[name] = TypeAdapter(hints.get(name, Any)).validate_json(text, strict=True)
             except ValidationError as error:
                 problems += [f"{where}.{name}{_describe(detail)}" for detail in error.errors(include_url=False)]
             except (PydanticSchemaGenerationError, PydanticUserError) as error:
@@ -104,11 +107,6 @@ def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Par
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
             raise PluginError(f"{where}: {each.name} can only be given by position; options are given by name")
     return parameters, hints
-
-
-def _convert(value: JsonValue, annotation: Any) -> Any:
-    # As JSON, so that a list may become a tuple and a string an enumeration's member, and nothing else is converted.
-    return TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
 
 
 def _unknown(key: str, named: Collection[str], given: Collection[str]) -> str:

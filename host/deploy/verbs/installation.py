@@ -230,7 +230,8 @@ gzip -dc {file} | tar -xf - -C {layer_id} && sync && echo {part.sha256} >>{layer
     def _accept(self) -> str:
         """Return a command that lets the new version prove itself where nothing starts it, then puts it in place."""
         identity, interpreter = self.bundle.id, self._choice.interpreter
-        link = f"ln -sf {shlex.quote(interpreter)} incoming/{identity}/python &&" if self._is_wheels else ""
+        wheels = self.bundle.variant.form is Form.WHEELS
+        link = f"ln -sf {shlex.quote(interpreter)} incoming/{identity}/python &&" if wheels else ""
         script = f"sh incoming/{identity}/bin/csd-agent -C {self._folder}"
         return f"""\
 cd {self._folder} && {link} {script} setup && {script} check incoming/{identity} >&2 || exit $?
@@ -238,10 +239,6 @@ rm -rf incoming/gone-{identity} && if [ -e versions/{identity} ]; then
     mv versions/{identity} incoming/gone-{identity}
 fi && rm -f incoming/{identity}.done && sync && mv -f incoming/{identity} versions/{identity} && sync
 """
-
-    @property
-    def _is_wheels(self) -> bool:
-        return self.bundle.variant.form is Form.WHEELS
 
     def _script(self, verb: str) -> str:
         return f"sh {self._folder}/versions/{self.bundle.id}/bin/csd-agent -C {self._folder} {verb}"

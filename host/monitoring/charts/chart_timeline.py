@@ -76,7 +76,8 @@ def make_timeline(rounds: Sequence[RoundRecord], drives: Sequence[str], note: st
     order = list(dict.fromkeys([*drives, HOST, HOST_READER]))
     last = [record for record in rounds if record.spans][-_MOST_ROUNDS:]
     stepped = bool(last and last[-1].steps)
-    parts = _choose(_steps(last[-1], order) if stepped else [_round(record, order) for record in last])
+    rounds_shown = [_Part(record.round, record.start_seconds, _spans(record, order)) for record in last]
+    parts = _choose(_steps(last[-1], order) if stepped else rounds_shown)
     if not parts:
         return None
     unit, spans = "step" if stepped else "round", [span for part in parts for span in part.spans]
@@ -111,10 +112,6 @@ def _choose(parts: Sequence[_Part]) -> list[_Part]:
     chosen = [part for part in parts if part.spans][-_MOST_STEPS:]
     counts = accumulate(len(part.spans) for part in reversed(chosen))
     return chosen[-max(1, sum(count <= MOST_BARS for count in counts)) :]
-
-
-def _round(record: RoundRecord, rows: Sequence[str]) -> _Part:
-    return _Part(record.round, record.start_seconds, _spans(record, rows))
 
 
 def _steps(record: RoundRecord, rows: Sequence[str]) -> list[_Part]:

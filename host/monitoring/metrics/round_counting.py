@@ -72,8 +72,7 @@ def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> Non
     device = facts.device
     store.remove(names.DEVICE_INFO, device)
     store.set(names.DEVICE_INFO, facts.info, 1)
-    for phase, scale in facts.scales.items():
-        store.set(names.SCALE_RATIO, (device, phase), scale)
+    store.update({(names.SCALE_RATIO, (device, phase)): scale for phase, scale in facts.scales.items()})
     for metric, extra, _ in (*_EXCHANGED, *_TRAINED):
         store.add(metric, _labels(metric, device, extra, facts.clock))
     for phase in STEP_PHASES:
@@ -99,22 +98,30 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
         _add_steps(store, part, [step.compute_seconds for step in steps.get(part.device, ())])
     _add_energy(store, record)
     in_time = len(record.in_time)
-    store.set(names.ROUND, (mode,), record.round)
     store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
-    store.set(names.PARTICIPANTS, (mode,), in_time)
-    store.add(names.STRAGGLERS, (mode,), len(record.devices) - in_time)
-    store.set(names.ACCURACY, (), record.accuracy)
-    store.set(names.LOSS, ("test",), record.test_loss)
-    store.set(names.LOSS, ("train",), record.train_loss)
-    store.add(names.WALL_SECONDS, (WALL,), record.wall_seconds)
+    store.update(
+        {
+            (names.ROUND, (mode,)): record.round,
+            (names.PARTICIPANTS, (mode,)): in_time,
+            (names.STRAGGLERS, (mode,)): len(record.devices) - in_time,
+            (names.ACCURACY, ()): record.accuracy,
+            (names.LOSS, ("test",)): record.test_loss,
+            (names.LOSS, ("train",)): record.train_loss,
+            (names.WALL_SECONDS, (WALL,)): record.wall_seconds,
+        }
+    )
     if record.machine_joules is not None:
         store.add(names.MACHINE_JOULES, (METER, WALL), record.machine_joules)
     if (sampling := record.sampling) is not None:
-        store.add(names.SAMPLING_STEPS, (), sampling.steps)
-        store.add(names.SAMPLING_COUNTED_STEPS, (), sampling.counted_steps)
-        store.set(names.SAMPLING_ERROR, ("interval",), sampling.error)
-        store.set(names.SAMPLING_ERROR, ("starts",), sampling.start_share)
-        store.set(names.SAMPLING_MISSING, (), len(sampling.not_counted))
+        store.update(
+            {
+                (names.SAMPLING_STEPS, ()): sampling.steps,
+                (names.SAMPLING_COUNTED_STEPS, ()): sampling.counted_steps,
+                (names.SAMPLING_ERROR, ("interval",)): sampling.error,
+                (names.SAMPLING_ERROR, ("starts",)): sampling.start_share,
+                (names.SAMPLING_MISSING, ()): len(sampling.not_counted),
+            }
+        )
 
 
 def show_bands(store: Store, run: RunStats, clock: str) -> None:
@@ -162,7 +169,6 @@ def _add_energy(store: Store, record: RoundRecord) -> None:
         for node, parts in nodes.items()
         for component, value in parts.items()
     }
-    for labels, value in joules.items():
-        store.add(names.ENERGY_JOULES, labels, value)
+    store.update({(names.ENERGY_JOULES, labels): value for labels, value in joules.items()})
     seconds = record.array_seconds
     store.replace(names.POWER_WATTS, {labels: value / seconds for labels, value in joules.items()} if seconds else {})

@@ -63,6 +63,11 @@ class Store:
         """Set a gauge."""
         self._put(metric, labels, (float(value),))
 
+    def update(self, figures: Mapping[tuple[Metric, Labels], float]) -> None:
+        """Add each figure to its counter, or set its gauge."""
+        for (metric, labels), value in figures.items():
+            (self.add if metric.kind == "counter" else self.set)(metric, labels, value)
+
     def observe(self, metric: Metric, labels: Labels, value: float = 0.0, times: int = 0) -> None:
         """Put `value` into a histogram so many times; none makes its series begin at 0."""
         *counts, total = self._of(metric).values.get(labels, (0,) * (len(metric.buckets) + 3))

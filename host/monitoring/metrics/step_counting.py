@@ -38,23 +38,26 @@ def add_step(store: Store, mode: str, step: StepRecord, before: StepRecord | Non
     """
     clock = "+".join(sorted(set(clocks.values())))
     store.observe(names.ARRAY_STEP_SECONDS, (mode, clock), step.array_seconds, 1)
-    store.add(names.MIXED_STEPS, (), float(step.mixed))
     for device in _members(step):
         begin_device_steps(store, device)
-    for device in {*_members(step), *(() if before is None else _members(before))}:
-        store.set(names.DISTURBANCE_WEIGHT, (device,), step.disturbed.get(device, 0))
-    for device in step.late:
-        store.add(names.LATE_STEPS, (device,), 1)
-    store.add(names.COMM_CHANGES, (), float(before is not None and before.sending != step.sending))
+    shown = {*_members(step), *(() if before is None else _members(before))}
+    store.update(
+        {
+            (names.MIXED_STEPS, ()): step.mixed,
+            (names.COMM_CHANGES, ()): before is not None and before.sending != step.sending,
+            **{(names.DISTURBANCE_WEIGHT, (device,)): step.disturbed.get(device, 0) for device in shown},
+            **{(names.LATE_STEPS, (device,)): 1 for device in step.late},
+        }
+    )
     _add_placement(store, step)
     _show(store, mode, step, clock, clocks)
 
 
 def add_retune(store: Store, retune: RetuneRecord) -> None:
     """Count whose batches were changed."""
-    for device in retune.before.keys() | retune.after.keys():
-        changed = retune.before.get(device, 0) != retune.after.get(device, 0)
-        store.add(names.RETUNES, (device,), float(changed))
+    devices = retune.before.keys() | retune.after.keys()
+    changed = {device: retune.before.get(device, 0) != retune.after.get(device, 0) for device in devices}
+    store.update({(names.RETUNES, (device,)): each for device, each in changed.items()})
 
 
 def _members(step: StepRecord) -> list[str]:
@@ -63,10 +66,14 @@ def _members(step: StepRecord) -> list[str]:
 
 def _add_placement(store: Store, step: StepRecord) -> None:
     placed = step.placement
-    store.add(names.CROSSED_BYTES, ("up",), 0 if placed is None else placed.up_bytes)
-    store.add(names.CROSSED_BYTES, ("down",), 0 if placed is None else placed.down_bytes)
-    store.set(names.PS_LAYERS, (), 0 if placed is None else placed.layers)
-    store.set(names.PS_BYTES, (), 0 if placed is None else placed.state_bytes)
+    store.update(
+        {
+            (names.CROSSED_BYTES, ("up",)): 0 if placed is None else placed.up_bytes,
+            (names.CROSSED_BYTES, ("down",)): 0 if placed is None else placed.down_bytes,
+            (names.PS_LAYERS, ()): 0 if placed is None else placed.layers,
+            (names.PS_BYTES, ()): 0 if placed is None else placed.state_bytes,
+        }
+    )
 
 
 def share_phase(seconds: float, steps: int, own: Sequence[float]) -> list[tuple[float, int]]:
@@ -82,22 +89,25 @@ def share_phase(seconds: float, steps: int, own: Sequence[float]) -> list[tuple[
 
 
 def _show(store: Store, mode: str, step: StepRecord, clock: str, clocks: Mapping[str, str]) -> None:
-    store.set(names.STEP, (mode,), step.step)
-    store.set(names.GLOBAL_BATCH_SIZE, (), step.samples)
-    store.set(names.LEARNING_RATE, (), step.learning_rate)
+    store.update(
+        {
+            (names.STEP, (mode,)): step.step,
+            (names.GLOBAL_BATCH_SIZE, ()): step.samples,
+            (names.LEARNING_RATE, ()): step.learning_rate,
+            (names.IMBALANCE, (clock,)): step.imbalance,
+            **{(names.BATCH_SIZE, (part.device,)): part.batch_size for part in step.devices},
+        }
+    )
     sending = step.sending or SendingRecord("fifo")
     for metric, size in (
         (names.COMM_SLICE_BYTES, sending.slice_bytes),
         (names.COMM_CREDIT_BYTES, sending.credit_bytes),
     ):
         store.replace(metric, {} if size is None else {(): size})
-    store.set(names.IMBALANCE, (clock,), step.imbalance)
     possible = step.possible_records_per_second
     store.replace(names.POSSIBLE_RATE, {(clock,): possible} if possible > 0 else {})
     slowdowns = {part.device: part.slowdown for part in step.devices if part.slowdown is not None}
     store.replace(names.SLOWDOWN, {(name, clocks.get(name, clock)): each for name, each in slowdowns.items()})
-    for part in step.devices:
-        store.set(names.BATCH_SIZE, (part.device,), part.batch_size)
 
 
 def begin_servers(store: Store, expected: int, clock: str) -> None:
@@ -112,13 +122,16 @@ def begin_servers(store: Store, expected: int, clock: str) -> None:
 
 def show_servers(store: Store, servers: ServersRecord) -> None:
     """Show who took a step, and how often they met anew, as soon as it has ended, for alerts."""
-    store.add(names.RENDEZVOUS, (), servers.meetings)
-    store.set(names.SERVERS, (), len(servers.present))
+    store.update({(names.RENDEZVOUS, ()): servers.meetings, (names.SERVERS, ()): len(servers.present)})
 
 
 def add_servers(store: Store, servers: ServersRecord, clock: str) -> None:
     """Add what a step of a round that is over had to do with other servers; its seconds are of `clock`."""
-    store.add(names.SERVER_STEPS, (), 1)
-    store.add(names.ALLREDUCE_BYTES, (), servers.sent_bytes)
-    store.add(names.ALLREDUCE_SECONDS, (clock,), servers.reduce_seconds)
-    store.add(names.SERVER_WAIT_SECONDS, (clock,), servers.waited_seconds)
+    store.update(
+        {
+            (names.SERVER_STEPS, ()): 1,
+            (names.ALLREDUCE_BYTES, ()): servers.sent_bytes,
+            (names.ALLREDUCE_SECONDS, (clock,)): servers.reduce_seconds,
+            (names.SERVER_WAIT_SECONDS, (clock,)): servers.waited_seconds,
+        }
+    )

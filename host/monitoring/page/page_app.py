@@ -8,16 +8,13 @@ import zlib
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from importlib import metadata
-from typing import TYPE_CHECKING
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import msgspec
 
 from host.monitoring.page.assets import INDEX, Body, list_files, load_asset
 from host.monitoring.page.page_state import STARTING
 from host.monitoring.page.run_history import History, Presences, count_states
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
 
 # Nothing is evaluated, nothing comes from elsewhere, nothing is framed, nothing is sent anywhere. Styles may be inline:
 # Plotly writes style elements as soon as it is loaded.

@@ -17,10 +17,9 @@ from markupsafe import Markup
 
 from csd_emu.profiles.profile import FigureEntry
 from csd_emu.util.node_names import HOST
-from firmware_agent.common.atomic_files import replace_file
-from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
 from host.core.figure_bands import describe_ends
+from host.core.owned_files import write_whole
 from host.core.records import EventKind, EventRecord
 from host.core.run_stats import RunStats
 from host.core.summary import INSTRUCTIONS
@@ -79,7 +78,8 @@ def write_report(directory: Path, output: Path | None = None, trusted: bool = Fa
     run = load_run(directory, trusted)
     comparison = compare(run)
     path = output if output is not None else directory / REPORT_FILE
-    _replace(path, render(run, comparison, path.parent))
+    page = render(run, comparison, path.parent).encode("utf-8", "replace")
+    write_whole(path, page, "free space, or give another file with --output", "the report")
     return ReportOutput(
         report=str(path),
         run_directory=str(directory),
@@ -235,13 +235,3 @@ def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:
     if run.host is not None and run.array:
         known[run.host.name] = run.host
     return {name: profile.entries() for name, profile in known.items()}
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the file at once or not at all, so that an earlier report is never half gone."""
-    try:
-        replace_file(path, text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{path}: the report cannot be written ({error}); free space, or give another file with --output"
-        ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class UserStrategy:
         state = self._plugin.guard("state", self._strategy.state)
         arrays: dict[str, Array] | None = None
         if isinstance(state, Mapping):
-            arrays = self._plugin.guard("state", lambda: _read_arrays(state))
+            arrays = self._plugin.guard("state", lambda: {name: np.array(value) for name, value in state.items()})
         if arrays is None or any(not isinstance(n, str) or a.dtype.kind not in "biuf" for n, a in arrays.items()):
             raise self._plugin.failed("state must return a mapping of names to arrays of numbers")
         return arrays
@@ -89,10 +88,6 @@ class UserStrategy:
                 "divisions by 0 and for learning rates that are too high"
             )
         return cast
-
-
-def _read_arrays(state: Mapping[str, Any]) -> dict[str, Array]:
-    return {name: np.array(value) for name, value in state.items()}
 
 
 def _read_proximal(plugin: Plugin, strategy: object) -> float:

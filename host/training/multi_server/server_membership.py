@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -36,22 +36,13 @@ from host.training.training_protocol import Training
 T = TypeVar("T")
 
 
-class StateSync(Protocol):
-    """Takes turns with the others (see `host.training.multi_server.worker.worker_link.WorkerLink.turn`)."""
-
-    async def turn(
-        self, position: Position, meta: bytes, sums: tuple[Array, Array], give_state: Callable[[], bytes]
-    ) -> TurnOutcome:
-        """Take one."""
-
-
 class ServersTogether:
     """A `host.core.states.peer_servers.PeerServers`."""
 
     def __init__(
         self,
         server: str,
-        turns: StateSync,
+        turns: WorkerLink,
         link: ServerLink,
         reduce_every: int = 1,
         note: Callable[[str], None] = lambda _: None,

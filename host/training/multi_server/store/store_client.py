@@ -21,6 +21,7 @@ import msgspec
 
 from csd_emu.config.servers_file import StoreSection
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
+from host.core.owned_files import writing
 
 _MODE = 0o600
 
@@ -36,17 +37,15 @@ def make_key(path: Path) -> None:
     if path.exists():
         return
     made = Authority("servers")
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:  # mode 600
-            file.write(made.private_pem + made.ca_pem)
-            file.flush()
-            os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(file.name, path)
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{path}: the store's key cannot be written ({error.strerror}); name another place with store.key"
-        ) from error
+    with (
+        writing(path, "name another place with store.key", "the store's key"),
+        tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file,  # mode 600
+    ):
+        file.write(made.private_pem + made.ca_pem)
+        file.flush()
+        os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(file.name, path)
 
 
 def key_context(path: Path, protocol: int) -> ssl.SSLContext:

@@ -17,7 +17,8 @@ import msgspec
 import psutil
 
 from csd_emu.config.servers_file import ServersConfig
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.errors import ConfigurationError
+from host.core.owned_files import writing
 
 
 class Arguments(msgspec.Struct, frozen=True):
@@ -136,11 +137,8 @@ class WorkerProcess:
         self._log = -1
 
     async def __aenter__(self) -> WorkerProcess:
-        try:
+        with writing(self._plan.log, "free some space"):
             self._log = os.open(self._plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            told = f"{self._plan.log}: cannot be written ({error.strerror}); free some space"
-            raise EnvironmentUnfit(told) from error
         self._task = asyncio.create_task(self._keep())
         return self
 
