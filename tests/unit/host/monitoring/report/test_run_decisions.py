@@ -7,10 +7,11 @@ from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord
 from host.core.slice_record import TransferChange
 from host.monitoring.report.run_decisions import COMPARED_STEPS, PLACEMENT_NOTE, RunDecision, list_decisions
 from host.monitoring.report.step_spans import list_steps
+from host.policies.split.choose_cut import decide_for
 from host.training.split.decide_cut import explain
 from tests.support.records import round_record
 from tests.support.sync_records import Disturbed, SyncRun
-from tests.unit.csd_emu.perfmodel.split.test_placement import PLAIN, decide_for
+from tests.unit.csd_emu.perfmodel.split.test_placement import PLAIN
 
 SLICES = SendingRecord("priority", 64 << 10, 256 << 10)
 
