@@ -23,7 +23,6 @@ from firmware_agent.common.slices import Array
 from host.app.prepare import RunRequest
 from host.config.job_file import DataSection
 from host.core.datasets import synthetic_source
-from host.core.records import SendingRecord
 from host.fleet.lifecycle import ArrayRequest
 from host.policies.transfer.transfer_tuner import FixedSending, TransferTuner
 from host.training.split.split_model import NONE
@@ -113,11 +112,10 @@ def ratio_interval(above: Sequence[Sequence[float]], below: Sequence[Sequence[fl
 
 @dataclass(frozen=True)
 class WallSteps:
-    """What came of a run: wall seconds of each step, the weights, and how each step was sent."""
+    """What came of a run: wall seconds of each step, and the weights."""
 
     step_seconds: list[float]
     weights: Mapping[str, Array]
-    sendings: list[SendingRecord | None]
 
 
 class WallRuns:
@@ -162,8 +160,7 @@ class WallRuns:
         async with self._drives.training(request) as training:
             record = await training.run_round()
             weights = {name: np.array(array) for name, array in training.weights.items()}
-        steps = record.steps
-        return WallSteps([step.wall_seconds for step in steps], weights, [step.sending for step in steps])
+        return WallSteps([step.wall_seconds for step in record.steps], weights)
 
 
 def on_wall(

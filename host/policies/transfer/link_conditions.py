@@ -31,7 +31,7 @@ JUMP = 0.2
 DEVIATIONS = 4.0
 CONFIRM = 2
 SURE_JUMP, SURE_DEVIATIONS = 0.4, 7.0
-MEMORY, LONG_MEMORY = 12, 64
+MEMORY = 12
 NOISE_START, NOISE_FLOOR, NOISE_MEMORY = 0.05, 0.005, 16
 # The mean of |difference| of two normal numbers, in standard deviations of one.
 _MEAN_DIFFERENCE = 1.128
@@ -169,8 +169,7 @@ class _DriveWatch:
     def conditions(self, doubt: bool) -> DriveConditions:
         """Return what is believed; or, where there is `doubt`, what else may be."""
         slice_seconds, byte_seconds, _, pull = self.fit.doubt() if doubt and self.doubtful else self.fit.seconds
-        latency = float(pull) / 2
-        own = OwnLink(1 / float(byte_seconds), latency, float(slice_seconds))
+        own = OwnLink(1 / float(byte_seconds), float(pull) / 2, float(slice_seconds))
         measured = compute_seconds(self._measured)
         factor = math.exp(self.compute.value) / measured if measured else 1.0
         return DriveConditions(scale_compute(self._measured, factor), own)
@@ -230,8 +229,7 @@ class Watch:
             fmean(each.slice_seconds for each in own),
         )
         slowest = max(drives, key=lambda each: compute_seconds(each.costs))
-        waited_for = tuple(_waited_for(drives))
-        return Conditions(slowest.costs, len(drives), link, self._block_bytes, waited_for, doubt)
+        return Conditions(slowest.costs, len(drives), link, self._block_bytes, tuple(_waited_for(drives)), doubt)
 
 
 def _waited_for(drives: Sequence[DriveConditions]) -> Iterator[DriveConditions]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,6 @@ from csd_lab.bench.communication.comm_runs import (
     DROPPED_STEPS,
     SHAPED_LATENCY_SECONDS,
     WallRuns,
-    WallSteps,
     on_wall,
     ratio_interval,
 )
@@ -24,7 +24,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
 from host.policies.transfer.setting_grid import default_setting
-from host.policies.transfer.transfer_tuner import FixedSending, TransferTuner
+from host.policies.transfer.transfer_tuner import Change, FixedSending, StepSeen, TransferTuner
 
 # All bytes of one direction take as long as a drive computes: schedules differ most there.
 CASE = CommunicationCase("alexnet", 1.0)
@@ -55,12 +55,13 @@ def bench_autobyte_wall(bench: Bench, quick: bool = False) -> BenchReport:
         for name in order:
             bench.progress.stage(f"run {len(made) + 1} of {len(order)}: {name}")
             load, stolen = os.getloadavg()[0], StolenTime()
-            model = spec_of(CASE.model, CASE.compute_seconds)
-            ran = await runs.run_tuned(model, make_contender(name), steps, CASE.bytes_per_second)
-            made.append(sample_of(name, ran) | {"load_average_1min": load, "stolen_share": stolen.share})
+            tuner = Noting(make_contender(name))
+            ran = await runs.run_tuned(spec_of(CASE.model, CASE.compute_seconds), tuner, steps, CASE.bytes_per_second)
+            disturbed = {"load_average_1min": load, "stolen_share": stolen.share}
+            made.append({"name": name, "step_seconds": ran.step_seconds, "changes": tuner.changes} | disturbed)
         return made
 
-    made = on_wall(bench, CASE.bytes_per_second, work, shaped="auto")
+    made = on_wall(replace(bench, name="autobyte-wall"), CASE.bytes_per_second, work, shaped="auto")
     samples = {"case": str(CASE), "bytes_per_second": CASE.bytes_per_second, "runs": made}
     return bench.report("wall", figures_of(made), samples, "native")
 
@@ -73,12 +74,37 @@ def make_contender(name: str) -> TransferTuner:
     return tuners[name] if name in tuners else AutoByte(default)
 
 
-def sample_of(name: str, ran: WallSteps) -> dict[str, Any]:
-    """Return what is kept of a run: each step's seconds, and the settings, each with the first step that had it."""
-    settings = [TransferSettings("fifo") if each is None else each for each in ran.sendings]
-    sizes = [(each.slice_bytes, each.credit_bytes) for each in settings]
-    changes = [(step, *now) for step, (before, now) in enumerate(zip([None, *sizes], sizes, strict=False), 1) if now != before]
-    return {"name": name, "step_seconds": ran.step_seconds, "settings": changes}
+class Noting:
+    """A `TransferTuner` that does what another one does.
+
+    Attributes:
+        changes: that the other one announced, each with the step that it followed.
+    """
+
+    def __init__(self, tuner: TransferTuner) -> None:
+        """Do what `tuner` does."""
+        self._tuner, self.learns = tuner, tuner.learns
+        self.changes: list[dict[str, Any]] = []
+
+    def sending(self, step: int) -> TransferSettings:
+        """Return the setting of a step."""
+        return self._tuner.sending(step)
+
+    def observe(self, seen: StepSeen) -> Change | None:
+        """Take what a step cost, and return the change that follows."""
+        change = self._tuner.observe(seen)
+        if change is not None:
+            sizes = {"slice_bytes": change.sending.slice_bytes, "credit_bytes": change.sending.credit_bytes}
+            self.changes.append({"after_step": seen.step, **sizes, "reason": change.reason})
+        return change
+
+    def state(self) -> dict[str, Any]:
+        """Return the other one's state."""
+        return self._tuner.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Give the other one its state."""
+        self._tuner.load_state(state)
 
 
 def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
