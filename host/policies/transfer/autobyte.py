@@ -48,8 +48,8 @@ SMALLER = 2
 NEAR = 0.25
 # What a trial brings is counted over so many steps at least, and has to be more than this part of a step.
 HORIZON_STEPS, TRIAL_COST = 50, 0.25
-# And so many times what has been lost, in steps, against the setting that the run began with, beyond that part of each.
-DISTRUST, ALLOWED_LOSS = 10.0, 0.0005
+# And so many times what has been lost so far, in steps, against the setting that the run began with.
+DISTRUST = 10.0
 # Standard deviation of a predictor's error until some are known, and what it is taken for at least and at most.
 ERROR, ERROR_COUNT, LEAST_ERROR, MOST_ERROR = 0.02, 4, 0.005, 0.1
 # How well its errors under other conditions tell those under these, one standard deviation; so many are kept.
@@ -190,8 +190,8 @@ class AutoByte:
         best = min(levels, key=levels.__getitem__)
         worse = levels[present] - levels[best]
         # What is lost by more than a predictor errs, conditions did that are about to change.
-        self._lost += min(MOST_ERROR, levels[present] - levels.get(self._first, levels[best])) - ALLOWED_LOSS
-        if step - self._since + 1 < TRIAL_STEPS:
+        self._lost += min(MOST_ERROR, levels[present] - levels.get(self._first, levels[best]))
+        if (len(levels) > 1 or step < TRIAL_STEPS) and step - self._since + 1 < TRIAL_STEPS:
             if worse > max(TOLERANCE, 3 * self._steps.noise):
                 # Back to what is known first: should conditions have changed meanwhile, that shows it.
                 return self._announce(step, best, f"falls back: a step is {math.expm1(worse):.1%} longer", worse)
