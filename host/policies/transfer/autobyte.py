@@ -210,8 +210,9 @@ class AutoByte:
         # Conditions are expected to last as long again as they have lasted.
         worth = max(HORIZON_STEPS, state.steps) * gains - TRIAL_STEPS * losses - DISTRUST * max(0.0, self._lost)
         worth[[settings.index(each) for each in levels if each == present or each not in near]] = -np.inf
-        chosen = best if best not in levels else settings[int(worth.argmax())]
-        if best not in levels or worth.max() > TRIAL_COST:
+        worth[first] = np.inf if best not in levels and expected[best] - doubt < min(believed.means) else worth[first]
+        chosen = settings[int(worth.argmax())]
+        if worth.max() > TRIAL_COST:
             gain = least - expected[chosen]
             link = f"{conditions.link.bytes_per_second:.3g} B/s, {conditions.link.slice_seconds * 1e3:.3g} ms a slice"
             return self._announce(

@@ -212,15 +212,14 @@ class Watch:
         doubtful = any(each.doubtful for each in self._drives)
         same = self._believed is not None and doubtful == (self._believed.doubt is not None)
         if not same or np.abs(logs - self._believed_logs).max() > BELIEF_STEP:
-            doubt = self._believe(True, None) if doubtful else None
-            self._believed, self._believed_logs = self._believe(False, doubt), logs
+            self._believed, self._believed_logs = self._believe(self._believe(None, True) if doubtful else None), logs
         return self._believed
 
     def logs(self) -> npt.NDArray[np.float64]:
         """Return the logarithms of all that is followed: to tell how far it moved."""
         return np.concatenate([each.logs() for each in self._drives])
 
-    def _believe(self, as_doubted: bool, doubt: Conditions | None) -> Conditions:
+    def _believe(self, doubt: Conditions | None, as_doubted: bool = False) -> Conditions:
         drives = [each.conditions(as_doubted) for each in self._drives]
         own = [each.own for each in drives]
         link = SharedLink(
@@ -228,8 +227,8 @@ class Watch:
             fmean(each.latency_seconds for each in own),
             fmean(each.slice_seconds for each in own),
         )
-        slowest = max(drives, key=lambda each: compute_seconds(each.costs))
-        return Conditions(slowest.costs, len(drives), link, self._block_bytes, tuple(_waited_for(drives)), doubt)
+        slowest = max((each.costs for each in drives), key=compute_seconds)
+        return Conditions(slowest, len(drives), link, self._block_bytes, tuple(_waited_for(drives)), doubt)
 
 
 def _waited_for(drives: Sequence[DriveConditions]) -> Iterator[DriveConditions]:
