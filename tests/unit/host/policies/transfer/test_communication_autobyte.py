@@ -129,13 +129,23 @@ def test_a_setting_is_not_kept_under_other_conditions_where_nothing_says_that_it
 
 @settings(max_examples=examples(4))
 @given(st.floats(0.005, 0.02))
-def test_trials_that_lose_are_believed_less_and_less(worse: float) -> None:
-    """A predictor that promises something of each setting, and never keeps it, costs part of a step and no more."""
+def test_what_trials_lose_is_counted_and_is_part_of_a_step_and_no_more(worse: float) -> None:
+    """Of a predictor that promises something of each setting, and never keeps it."""
 
     def law(sending: TransferSettings) -> float:
         return math.exp(worse * away(sending))
 
-    assert lost_steps(drive_by(AutoByte(FIRST, promise(0.02), FEW), law, 200), law) < 0.5
+    tuner = AutoByte(FIRST, promise(0.02), FEW)
+    lost = lost_steps(drive_by(tuner, law, 200), law)
+    assert 0 < lost < 0.5
+    assert tuner._lost == pytest.approx(lost, rel=0.05)
+
+
+@pytest.mark.parametrize(("lost", "promised", "tried"), [(0.0, 0.02, True), (1.0, 0.02, False), (1.0, 0.5, True)])
+def test_who_has_lost_tries_only_what_promises_more(lost: float, promised: float, tried: bool) -> None:
+    tuner = AutoByte(FIRST, promise(promised), FEW)
+    tuner._lost = lost
+    assert any(change is not None for _, change in drive_by(tuner, lambda sending: 1.0, 40)) == tried
 
 
 def test_what_was_measured_comes_back_with_its_conditions() -> None:
