@@ -203,7 +203,7 @@ class AutoByte:
         first, least = settings.index(self._first), min(expected[each] for each in near)
         doubt = max(MARGIN, float(believed.deviations[first])) if self._first in levels else MOST_ERROR
         best = min((*near, self._first), key=lambda each: expected[each] - doubt * (each == self._first))
-        # The noisier steps are, the less a trial moves what is believed (knowledge gradient; Frazier et al. 2009).
+        # The noisier steps are, the less a trial moves what is believed (knowledge gradient; Frazier et al. 2008).
         moves = believed.deviations**2 / np.hypot(believed.deviations, self._steps.noise)
         gains = Posterior(believed.means, moves).expect_improvement(least)
         losses = gains + believed.means - least
