@@ -38,8 +38,9 @@ from host.policies.transfer.transfer_tuner import LEAST_AHEAD_STEPS, Change, Ste
 
 # A setting is known by so many of its last steps; so many in a row are late together, and say no more than one.
 RECENT_STEPS, ALIKE_STEPS = 64, 4
-# Steps that a trial takes, and the log of step seconds by which a setting is given up after one of them.
-TRIAL_STEPS, TOLERANCE = 3, 0.03
+# Steps that a trial takes, and the log of step seconds by which a setting is given up after one of them. Before the
+# first trial so many pass: up to three of them are long, while drives build the model and take their memory.
+TRIAL_STEPS, TOLERANCE, BEGIN_STEPS = 3, 0.03, 7
 # Least expected gain for which one that was measured is taken again, as a log of step seconds.
 MARGIN = 0.003
 # Slices that are tried are no smaller than this part of the smallest ones that were measured.
@@ -191,7 +192,7 @@ class AutoByte:
         worse = levels[present] - levels[best]
         # What is lost by more than a predictor errs, conditions did that are about to change.
         self._lost += min(MOST_ERROR, levels[present] - levels.get(self._first, levels[best]))
-        if (len(levels) > 1 or step < TRIAL_STEPS) and step - self._since + 1 < TRIAL_STEPS:
+        if step < BEGIN_STEPS or (len(levels) > 1 and step - self._since + 1 < TRIAL_STEPS):
             if worse > max(TOLERANCE, 3 * self._steps.noise):
                 # Back to what is known first: should conditions have changed meanwhile, that shows it.
                 return self._announce(step, best, f"falls back: a step is {math.expm1(worse):.1%} longer", worse)
@@ -202,7 +203,10 @@ class AutoByte:
         # What the job began with is as good as what is not known to be better: under these conditions, measured.
         first, least = settings.index(self._first), min(expected[each] for each in near)
         doubt = max(MARGIN, float(believed.deviations[first])) if self._first in levels else MOST_ERROR
-        best = min((*near, self._first), key=lambda each: expected[each] - doubt * (each == self._first))
+        best = min(
+            (each for each in (*near, self._first) if each in near or each not in levels),
+            key=lambda each: expected[each] - doubt * (each == self._first),
+        )
         # The noisier steps are, the less a trial moves what is believed (knowledge gradient; Frazier et al. 2008).
         moves = believed.deviations**2 / np.hypot(believed.deviations, self._steps.noise)
         gains = Posterior(believed.means, moves).expect_improvement(least)

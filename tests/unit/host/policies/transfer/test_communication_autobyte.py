@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, DeviceError
 from firmware_agent.common.send_queue import TransferSettings
-from host.policies.transfer.autobyte import TOLERANCE, TRIAL_STEPS, AutoByte
+from host.policies.transfer.autobyte import BEGIN_STEPS, TOLERANCE, TRIAL_STEPS, AutoByte
 from host.policies.transfer.setting_grid import candidates
 from host.policies.transfer.speedup_predictor import SimulatedSettings, find_predictor
 from host.policies.transfer.transfer_tuner import Change, DriveSeen, FixedSending, StepSeen, TransferTuner, make_tuner
@@ -62,12 +62,12 @@ def test_it_follows_a_step_in_bandwidth_within_two_dozen_steps() -> None:
 
 def test_a_change_holds_from_the_announced_step_and_no_earlier() -> None:
     tuner = AutoByte(FIRST, Knowing())
-    changes = [tuner.observe(seen(step, FIRST, 1.0)) for step in range(1, TRIAL_STEPS + 1)]
+    changes = [tuner.observe(seen(step, FIRST, 1.0)) for step in range(1, BEGIN_STEPS + 1)]
     change = changes.pop()
     assert changes == [None] * len(changes)
     assert change is not None
-    assert change.step == TRIAL_STEPS + 1
-    assert [tuner.sending(TRIAL_STEPS + step) for step in range(3)] == [FIRST] + [change.sending] * 2
+    assert change.step == BEGIN_STEPS + 1
+    assert [tuner.sending(BEGIN_STEPS + step) for step in range(3)] == [FIRST] + [change.sending] * 2
     assert change.gain > 0
     assert "knowing" in change.reason
 
@@ -125,6 +125,17 @@ def test_a_setting_is_not_kept_under_other_conditions_where_nothing_says_that_it
     passed = drive_by(tuner, lambda sending: math.exp(0.1 * away(sending)), 30, 41)
     assert [sending for sending, _ in passed].count(other) < 10
     assert passed[-1][0] == FIRST
+
+
+def test_first_steps_that_are_long_say_nothing_of_the_setting_they_were_sent_with() -> None:
+    """Drives build the model in them: what the run began with is neither given up for that, nor taken up again."""
+    tuner = AutoByte(FIRST, promise(0.02), FEW)
+    long = (2.0, 1.6, 1.6)
+    for step in range(1, 80):
+        sending = tuner.sending(step)
+        seconds = long[step - 1] if step <= len(long) else math.exp(0.05 * away(sending))
+        tuner.observe(seen(step, sending, seconds))
+    assert tuner.sending(80) == FIRST
 
 
 @settings(max_examples=examples(4))
@@ -197,9 +208,9 @@ def test_nothing_is_decided_before_a_bandwidth_was_measured() -> None:
 def test_a_device_that_joins_is_a_change_of_conditions() -> None:
     predictor = Knowing()
     tuner = AutoByte(FIRST, predictor)
-    for step in range(1, 6):
+    for step in range(1, 20):
         tuner.observe(seen(step, tuner.sending(step), 1.0))
-    tuner.observe(seen(6, tuner.sending(6), 1.0, drives=3))
+    tuner.observe(seen(20, tuner.sending(20), 1.0, drives=3))
     assert predictor.participants[-1] == 3 != predictor.participants[-3]
 
 
