@@ -32,6 +32,7 @@ BENCHES = {
     "comm": "communication.comm_wall",
     "bytescheduler_world": "communication.bytescheduler.bytescheduler_world",
     "autobyte_world": "communication.autobyte.autobyte_world",
+    "autobyte_wall": "communication.autobyte.autobyte_wall",
     "placement": "placement.placements",
     "placement_world": "placement.bench_placement_world",
     "planner": "planner.bench_planner",

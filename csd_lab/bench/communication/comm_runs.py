@@ -24,7 +24,7 @@ from host.app.prepare import RunRequest
 from host.config.job_file import DataSection
 from host.core.datasets import synthetic_source
 from host.fleet.lifecycle import ArrayRequest
-from host.policies.transfer.transfer_tuner import FixedSending
+from host.policies.transfer.transfer_tuner import FixedSending, TransferTuner
 from host.training.split.split_model import NONE
 from host.training.transfer_policy import TransferPolicy
 
@@ -127,8 +127,12 @@ class WallRuns:
 
     async def run(self, spec: ModelSpec, turns: Blocks, bytes_per_second: float) -> WallSteps:
         """Train a model for the steps of `turns` over a link of that bandwidth."""
-        request = self._request(spec, turns.total, _BATCH, NONE)
-        transfers = TransferPolicy(_Turning(turns), overlap=True)
+        return await self.run_tuned(spec, _Turning(turns), turns.total, bytes_per_second)
+
+    async def run_tuned(self, spec: ModelSpec, tuner: TransferTuner, steps: int, bytes_per_second: float) -> WallSteps:
+        """Train a model for so many steps over a link of that bandwidth, sent as `tuner` decides."""
+        request = self._request(spec, steps, _BATCH, NONE)
+        transfers = TransferPolicy(tuner, overlap=True)
         return await self._train(replace(request, communication=transfers), bytes_per_second)
 
     async def run_placed(
@@ -159,14 +163,17 @@ class WallRuns:
         return WallSteps([step.wall_seconds for step in record.steps], weights)
 
 
-def on_wall(bench: Bench, bytes_per_second: float, work: Callable[[WallRuns], Awaitable[T]]) -> T:
+def on_wall(
+    bench: Bench, bytes_per_second: float, work: Callable[[WallRuns], Awaitable[T]], shaped: str = "relay"
+) -> T:
     """Do `work` on native drives on the wall clock behind a shaped link.
 
-    A relay, everywhere: it serves drives in turn, as the model does. In a namespace TCP shares out the bandwidth, and
-    without credit one drive may get half of it for a while.
+    A relay unless `shaped` says otherwise (see `csd_emu.config.array_file.LinkSection`): it serves drives in turn, as
+    the model does. In a namespace TCP shares out the bandwidth, and without credit one drive may get half of it for a
+    while.
     """
     bandwidth, latency = f"{bytes_per_second:.0f} B/s", f"{SHAPED_LATENCY_SECONDS} s"
-    link = {"bandwidth": bandwidth, "latency": latency, "shaped": "relay"}
+    link = {"bandwidth": bandwidth, "latency": latency, "shaped": shaped}
     array = array_of(bench.name, DRIVES, "native", clock="wall", link=link)
     request = ArrayRequest(array, DataSection(source=_SOURCE, private=0.0), bench.seed)
     return bench.on_array(request, lambda drives: work(WallRuns(bench, drives)))

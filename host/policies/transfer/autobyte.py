@@ -5,9 +5,11 @@ statistics go into a meta-network that predicts the speed-up of a setting. The r
 
 * A predictor says what each candidate takes under the conditions as they are believed. By how much it is off is learnt
   from the settings that were measured under these conditions: a Gaussian process over slice and credit.
-* A setting is tried if its expected gain over `HORIZON_STEPS` is more than what the trial is expected to lose.
+* A setting is tried if its expected gain over `HORIZON_STEPS` is more than what the trial is expected to lose, and than
+  `DISTRUST` times what trials have lost so far against the setting that the run began with.
 * Else the best one of those that were measured is sent: what turned out worse is given up after its trial, or after one
-  step that is longer by more than `TOLERANCE`.
+  step that is longer by more than `TOLERANCE`. It is the one that the run began with if none is known to be better;
+  under new conditions that one is measured first, unless another one is predicted to be much better.
 * Conditions that come back bring back what was measured under them.
 """
 
@@ -17,6 +19,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,8 +38,9 @@ from host.policies.transfer.transfer_tuner import LEAST_AHEAD_STEPS, Change, Ste
 
 # A setting is known by so many of its last steps; so many in a row are late together, and say no more than one.
 RECENT_STEPS, ALIKE_STEPS = 64, 4
-# Steps that a trial takes, and the log of step seconds by which a setting is given up after one of them.
-TRIAL_STEPS, TOLERANCE = 3, 0.03
+# Steps that a trial takes, and the log of step seconds by which a setting is given up after one of them. Before the
+# first trial so many pass: up to three of them are long, while drives build the model and take their memory.
+TRIAL_STEPS, TOLERANCE, BEGIN_STEPS = 3, 0.03, 7
 # Least expected gain for which one that was measured is taken again, as a log of step seconds.
 MARGIN = 0.003
 # Slices that are tried are no smaller than this part of the smallest ones that were measured.
@@ -45,6 +49,8 @@ SMALLER = 2
 NEAR = 0.25
 # What a trial brings is counted over so many steps at least, and has to be more than this part of a step.
 HORIZON_STEPS, TRIAL_COST = 50, 0.25
+# And so many times what has been lost so far, in steps, against the setting that the run began with.
+DISTRUST = 10.0
 # Standard deviation of a predictor's error until some are known, and what it is taken for at least and at most.
 ERROR, ERROR_COUNT, LEAST_ERROR, MOST_ERROR = 0.02, 4, 0.005, 0.1
 # How well its errors under other conditions tell those under these, one standard deviation; so many are kept.
@@ -76,9 +82,9 @@ class _State:
         self.steps += 1
         self.measured.setdefault(sending, deque(maxlen=RECENT_STEPS)).append(log)
 
-    def means(self) -> dict[TransferSettings, float]:
-        """Return the mean of each setting's logs."""
-        return {sending: sum(logs) / len(logs) for sending, logs in self.measured.items()}
+    def levels(self) -> dict[TransferSettings, float]:
+        """Return the median of each setting's logs: a step that a busy machine holds up says nothing of a setting."""
+        return {sending: median(logs) for sending, logs in self.measured.items()}
 
 
 @TRANSFER_TUNER.register("autobyte", "Slice and credit are chosen again and again.")
@@ -110,6 +116,8 @@ class AutoByte:
             check_tunable(each)
         self._predictor = find_predictor(predictor) if isinstance(predictor, str) else predictor
         self._watch, self._steps = Watch(block_bytes), Level()
+        # The setting of a job without tuning, and how many steps' time was lost against it.
+        self._first, self._lost = first, 0.0
         # The setting that was announced last, the first step that has it, and the setting of the steps before.
         self._present, self._since, self._before = first, 1, first
         self._state, self._states = _State(), deque[_State](maxlen=MOST_STATES)
@@ -127,8 +135,7 @@ class AutoByte:
             self._leave_state()
         if seen.sending != self._present:
             return None  # it was announced before the last change
-        log = math.log(seen.step_seconds)
-        self._state.note(self._present, log)
+        self._state.note(self._present, math.log(seen.step_seconds))
         self._steps.observe(seen.step_seconds)
         return self._decide(seen.step)
 
@@ -154,7 +161,7 @@ class AutoByte:
         state = self._state
         if state.conditions is not None:
             self._states.append(state)
-            near = _near(state.means())
+            near = _near(state.levels())
             settings = tuple(near)
             errors = np.array(list(near.values())) - self._predict(state.conditions, settings)
             self._errors.extend(np.column_stack([_places(settings), errors - errors.mean()]).tolist())
@@ -180,36 +187,46 @@ class AutoByte:
             return None
         if self._state.conditions is not conditions:
             self._recall(conditions)
-        state, present = self._state, self._present
-        means = state.means()
-        best = min(means, key=means.__getitem__)
-        worse = means[present] - means[best]
-        if len(means) > 1 and step - self._since + 1 < TRIAL_STEPS:
+        state, present, levels = self._state, self._present, self._state.levels()
+        best = min(levels, key=levels.__getitem__)
+        worse = levels[present] - levels[best]
+        # What is lost by more than a predictor errs, conditions did that are about to change.
+        self._lost += min(MOST_ERROR, levels[present] - levels.get(self._first, levels[best]))
+        if step < BEGIN_STEPS or (len(levels) > 1 and step - self._since + 1 < TRIAL_STEPS):
             if worse > max(TOLERANCE, 3 * self._steps.noise):
                 # Back to what is known first: should conditions have changed meanwhile, that shows it.
                 return self._announce(step, best, f"falls back: a step is {math.expm1(worse):.1%} longer", worse)
             return None
-        settings, near = self._allowed(conditions, means), _near(means)
-        predicted, off = self._correct(state, settings, near)
-        expected = dict(zip(settings, (predicted + off.means).tolist(), strict=True))
-        best = min(near, key=expected.__getitem__)
-        gains = Posterior(predicted + off.means, off.deviations).expect_improvement(expected[best])
-        losses = gains + predicted + off.means - expected[best]
+        settings, near = self._allowed(conditions, levels), _near(levels)
+        believed = self._believe(state, settings, near)
+        expected = dict(zip(settings, believed.means.tolist(), strict=True))
+        # What the job began with is as good as what is not known to be better: under these conditions, measured.
+        first, least = settings.index(self._first), min(expected[each] for each in near)
+        doubt = max(MARGIN, float(believed.deviations[first])) if self._first in levels else MOST_ERROR
+        best = min(
+            (each for each in (*near, self._first) if each in near or each not in levels),
+            key=lambda each: expected[each] - doubt * (each == self._first),
+        )
+        # The noisier steps are, the less a trial moves what is believed (knowledge gradient; Frazier et al. 2008).
+        moves = believed.deviations**2 / np.hypot(believed.deviations, self._steps.noise)
+        gains = Posterior(believed.means, moves).expect_improvement(least)
+        losses = gains + believed.means - least
         # Conditions are expected to last as long again as they have lasted.
-        worth = max(HORIZON_STEPS, state.steps) * gains - TRIAL_STEPS * losses
-        worth[[settings.index(each) for each in means if each == present or each not in near]] = -np.inf
+        worth = max(HORIZON_STEPS, state.steps) * gains - TRIAL_STEPS * losses - DISTRUST * max(0.0, self._lost)
+        worth[[settings.index(each) for each in levels if each == present or each not in near]] = -np.inf
+        worth[first] = np.inf if best not in levels and expected[best] - doubt < min(believed.means) else worth[first]
         chosen = settings[int(worth.argmax())]
         if worth.max() > TRIAL_COST:
-            gain = expected[best] - expected[chosen]
-            reason = f"{self._predictor.name}: {math.expm1(gain):.1%} faster at "
-            reason += (
-                f"{conditions.link.bytes_per_second:.3g} B/s, {conditions.link.slice_seconds * 1e3:.3g} ms a slice"
+            gain = least - expected[chosen]
+            link = f"{conditions.link.bytes_per_second:.3g} B/s, {conditions.link.slice_seconds * 1e3:.3g} ms a slice"
+            return self._announce(
+                step, chosen, f"{self._predictor.name}: {math.expm1(gain):.1%} faster at {link}", gain
             )
-            return self._announce(step, chosen, reason, gain)
-        known = expected if present in near else means
-        worse = known[present] - known[best]
-        if worse > max(MARGIN, self._steps.noise / 2):
-            return self._announce(step, best, f"falls back: steps are {math.expm1(worse):.1%} longer", worse)
+        worse = expected[present] - expected[best] if present in near else NEAR
+        if best != present and (best == self._first or worse > max(MARGIN, self._steps.noise / 2)):
+            return self._announce(
+                step, best, f"falls back: steps are {math.expm1(worse):.1%} longer, give or take {doubt:.1%}", worse
+            )
         return None
 
     def _allowed(self, conditions: Conditions, measured: Collection[TransferSettings]) -> tuple[TransferSettings, ...]:
@@ -222,7 +239,7 @@ class AutoByte:
         allowed = [
             each for each in self._settings if least <= (each.slice_bytes or 0) and (each.credit_bytes or 0) < most
         ]
-        return tuple(dict.fromkeys((*allowed, *measured)))
+        return tuple(dict.fromkeys((*allowed, self._first, *measured)))
 
     def _predict(self, conditions: Conditions, settings: Sequence[TransferSettings]) -> Floats:
         """Return (settings,) predicted logs; the mean of both, where it is in doubt what slices cost."""
@@ -230,23 +247,22 @@ class AutoByte:
         mean: Floats = np.mean([self._predictor.log_seconds(one, settings) for one in each], axis=0)
         return mean
 
-    def _correct(
-        self, state: _State, settings: Sequence[TransferSettings], means: Mapping[TransferSettings, float]
-    ) -> tuple[Floats, Posterior]:
-        """Return (settings,) predicted logs less what they have in common with the measured ones, and their errors."""
+    def _believe(
+        self, state: _State, settings: Sequence[TransferSettings], levels: Mapping[TransferSettings, float]
+    ) -> Posterior:
+        """Return what is believed of logs of step seconds, less a constant, from predictions and measured levels."""
         assert state.conditions is not None
-        logs = self._predict(state.conditions, settings)
-        at = [settings.index(each) for each in means]
-        errors = np.array(list(means.values())) - logs[at]
-        counts = np.array([len(state.measured[each]) for each in means])
-        noises = self._steps.noise / np.sqrt(np.maximum(1, counts / ALIKE_STEPS))
-        others, places = np.array(self._errors).reshape(-1, 3), _places(settings)
+        logs, places = self._predict(state.conditions, settings), _places(settings)
+        at, others = [settings.index(each) for each in levels], np.array(self._errors).reshape(-1, 3)
+        errors = np.array(list(levels.values())) - logs[at]
         known = np.concatenate([errors - errors.mean(), others[:, 2]])
         spread = math.sqrt((ERROR**2 * ERROR_COUNT + sum(known**2)) / (ERROR_COUNT + len(known)))
         shared = np.repeat([1.0, 0.0], [len(errors), len(others)])
-        noises = np.concatenate([noises, np.full(len(others), OTHER_NOISE)])
+        alike = np.array([max(1.0, len(state.measured[each]) / ALIKE_STEPS) for each in levels])
+        noises = np.concatenate([self._steps.noise / np.sqrt(alike), np.full(len(others), OTHER_NOISE)])
         points = np.concatenate([places[at], others[:, :2]])
-        return logs, correct(points, known, noises, shared, places, min(MOST_ERROR, max(LEAST_ERROR, spread)))
+        off = correct(points, known, noises, shared, places, min(MOST_ERROR, max(LEAST_ERROR, spread)))
+        return Posterior(logs + off.means, off.deviations)
 
     def _announce(self, step: int, sending: TransferSettings, reason: str, gain: float) -> Change:
         self._before = self.sending(step)
@@ -260,7 +276,7 @@ def _places(settings: Sequence[TransferSettings]) -> Floats:
     return np.log2(np.array([(each.slice_bytes, each.credit_bytes) for each in settings], np.float64))
 
 
-def _near(means: Mapping[TransferSettings, float]) -> dict[TransferSettings, float]:
+def _near(levels: Mapping[TransferSettings, float]) -> dict[TransferSettings, float]:
     """Return those that are nearly as good as the best one."""
-    least = min(means.values())
-    return {sending: mean for sending, mean in means.items() if mean - least < NEAR}
+    least = min(levels.values())
+    return {sending: level for sending, level in levels.items() if level - least < NEAR}

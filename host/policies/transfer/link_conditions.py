@@ -31,7 +31,7 @@ JUMP = 0.2
 DEVIATIONS = 4.0
 CONFIRM = 2
 SURE_JUMP, SURE_DEVIATIONS = 0.4, 7.0
-MEMORY, LONG_MEMORY = 12, 64
+MEMORY = 12
 NOISE_START, NOISE_FLOOR, NOISE_MEMORY = 0.05, 0.005, 16
 # The mean of |difference| of two normal numbers, in standard deviations of one.
 _MEAN_DIFFERENCE = 1.128
@@ -169,8 +169,7 @@ class _DriveWatch:
     def conditions(self, doubt: bool) -> DriveConditions:
         """Return what is believed; or, where there is `doubt`, what else may be."""
         slice_seconds, byte_seconds, _, pull = self.fit.doubt() if doubt and self.doubtful else self.fit.seconds
-        latency = float(pull) / 2
-        own = OwnLink(1 / float(byte_seconds), latency, float(slice_seconds))
+        own = OwnLink(1 / float(byte_seconds), float(pull) / 2, float(slice_seconds))
         measured = compute_seconds(self._measured)
         factor = math.exp(self.compute.value) / measured if measured else 1.0
         return DriveConditions(scale_compute(self._measured, factor), own)
@@ -213,15 +212,14 @@ class Watch:
         doubtful = any(each.doubtful for each in self._drives)
         same = self._believed is not None and doubtful == (self._believed.doubt is not None)
         if not same or np.abs(logs - self._believed_logs).max() > BELIEF_STEP:
-            doubt = self._believe(True, None) if doubtful else None
-            self._believed, self._believed_logs = self._believe(False, doubt), logs
+            self._believed, self._believed_logs = self._believe(self._believe(None, True) if doubtful else None), logs
         return self._believed
 
     def logs(self) -> npt.NDArray[np.float64]:
         """Return the logarithms of all that is followed: to tell how far it moved."""
         return np.concatenate([each.logs() for each in self._drives])
 
-    def _believe(self, as_doubted: bool, doubt: Conditions | None) -> Conditions:
+    def _believe(self, doubt: Conditions | None, as_doubted: bool = False) -> Conditions:
         drives = [each.conditions(as_doubted) for each in self._drives]
         own = [each.own for each in drives]
         link = SharedLink(
@@ -229,9 +227,8 @@ class Watch:
             fmean(each.latency_seconds for each in own),
             fmean(each.slice_seconds for each in own),
         )
-        slowest = max(drives, key=lambda each: compute_seconds(each.costs))
-        waited_for = tuple(_waited_for(drives))
-        return Conditions(slowest.costs, len(drives), link, self._block_bytes, waited_for, doubt)
+        slowest = max((each.costs for each in drives), key=compute_seconds)
+        return Conditions(slowest, len(drives), link, self._block_bytes, tuple(_waited_for(drives)), doubt)
 
 
 def _waited_for(drives: Sequence[DriveConditions]) -> Iterator[DriveConditions]:

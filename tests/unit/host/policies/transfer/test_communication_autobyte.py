@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -9,18 +10,30 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, DeviceError
 from firmware_agent.common.send_queue import TransferSettings
-from host.policies.transfer.autobyte import TOLERANCE, TRIAL_STEPS, AutoByte
+from host.policies.transfer.autobyte import BEGIN_STEPS, TOLERANCE, TRIAL_STEPS, AutoByte
 from host.policies.transfer.setting_grid import candidates
 from host.policies.transfer.speedup_predictor import SimulatedSettings, find_predictor
-from host.policies.transfer.transfer_tuner import DriveSeen, FixedSending, StepSeen, make_tuner
+from host.policies.transfer.transfer_tuner import Change, DriveSeen, FixedSending, StepSeen, TransferTuner, make_tuner
 from tests.support.communication_tuning import COSTS, FIRST, Knowing, drive, seconds_of, seen
 from tests.support.examples import examples
 
 RATE = 1e8
+FEW = [each for each in candidates() if (each.slice_bytes or 0) > 1 << 15 and (each.credit_bytes or 0) <= 1 << 20]
 
 
 def best(rate: float) -> float:
     return min(seconds_of(each, rate) for each in candidates())
+
+
+def drive_by(
+    tuner: TransferTuner, law: Callable[[TransferSettings], float], steps: int, first: int = 1
+) -> list[tuple[TransferSettings, Change | None]]:
+    """Have a tuner go through steps of one link, which take what a law says."""
+    passed = []
+    for step in range(first, first + steps):
+        sending = tuner.sending(step)
+        passed.append((sending, tuner.observe(seen(step, sending, law(sending), RATE))))
+    return passed
 
 
 @given(st.floats(1e6, 1e10))
@@ -49,10 +62,12 @@ def test_it_follows_a_step_in_bandwidth_within_two_dozen_steps() -> None:
 
 def test_a_change_holds_from_the_announced_step_and_no_earlier() -> None:
     tuner = AutoByte(FIRST, Knowing())
-    change = tuner.observe(seen(1, FIRST, 1.0))
+    changes = [tuner.observe(seen(step, FIRST, 1.0)) for step in range(1, BEGIN_STEPS + 1)]
+    change = changes.pop()
+    assert changes == [None] * len(changes)
     assert change is not None
-    assert change.step == 2
-    assert [tuner.sending(step) for step in range(1, 4)] == [FIRST] + [change.sending] * 2
+    assert change.step == BEGIN_STEPS + 1
+    assert [tuner.sending(BEGIN_STEPS + step) for step in range(3)] == [FIRST] + [change.sending] * 2
     assert change.gain > 0
     assert "knowing" in change.reason
 
@@ -76,6 +91,72 @@ def test_a_setting_that_is_measured_worse_is_given_up_before_its_trial_is_over()
     assert changes[1].step - changes[0].step <= 2 < TRIAL_STEPS
     assert "falls back" in changes[1].reason
     assert [sending for sending, _ in passed].count(bad) <= 2
+
+
+def lost_steps(passed: list[tuple[TransferSettings, Change | None]], law: Callable[[TransferSettings], float]) -> float:
+    """Steps' time that was lost against what the run began with, trials counted."""
+    return sum(law(sending) / law(FIRST) - 1 for sending, _ in passed)
+
+
+def away(sending: TransferSettings) -> float:
+    """How unlike it is what a run begins with, from 0 to 1."""
+    pairs = ((sending.slice_bytes, FIRST.slice_bytes), (sending.credit_bytes, FIRST.credit_bytes))
+    return min(1.0, sum(abs(math.log2((one or 1) / (first or 1))) for one, first in pairs) / 4)
+
+
+def promise(gain: float) -> Knowing:
+    """A predictor that knows nothing, and promises so much of what is most unlike the beginning."""
+    return Knowing(lambda each: -math.log(seconds_of(each, RATE)) - gain * away(each))
+
+
+def test_where_all_settings_are_alike_it_stays_with_what_the_run_began_with() -> None:
+    """Others are tried; but what is as good as another one here may not be so when conditions change."""
+    passed = drive_by(AutoByte(FIRST, promise(0.01), FEW), lambda sending: 1.0, 120)
+    assert any(sending != FIRST for sending, _ in passed)
+    assert sum(sending == FIRST for sending, _ in passed) > 60
+
+
+def test_a_setting_is_not_kept_under_other_conditions_where_nothing_says_that_it_is_better() -> None:
+    tuner = AutoByte(FIRST, Knowing(), FEW)
+    drive(tuner, [RATE / 20] * 40)
+    other = tuner.sending(41)
+    assert other != FIRST
+    tuner._predictor = promise(0.05)
+    passed = drive_by(tuner, lambda sending: math.exp(0.1 * away(sending)), 30, 41)
+    assert [sending for sending, _ in passed].count(other) < 10
+    assert passed[-1][0] == FIRST
+
+
+def test_first_steps_that_are_long_say_nothing_of_the_setting_they_were_sent_with() -> None:
+    """Drives build the model in them: what the run began with is neither given up for that, nor taken up again."""
+    tuner = AutoByte(FIRST, promise(0.02), FEW)
+    long = (2.0, 1.6, 1.6)
+    for step in range(1, 80):
+        sending = tuner.sending(step)
+        seconds = long[step - 1] if step <= len(long) else math.exp(0.05 * away(sending))
+        tuner.observe(seen(step, sending, seconds))
+    assert tuner.sending(80) == FIRST
+
+
+@settings(max_examples=examples(4))
+@given(st.floats(0.005, 0.02))
+def test_what_trials_lose_is_counted_and_is_part_of_a_step_and_no_more(worse: float) -> None:
+    """Of a predictor that promises something of each setting, and never keeps it."""
+
+    def law(sending: TransferSettings) -> float:
+        return math.exp(worse * away(sending))
+
+    tuner = AutoByte(FIRST, promise(0.02), FEW)
+    lost = lost_steps(drive_by(tuner, law, 200), law)
+    assert 0 < lost < 0.5
+    assert tuner._lost == pytest.approx(lost, rel=0.05)
+
+
+@pytest.mark.parametrize(("lost", "promised", "tried"), [(0.0, 0.02, True), (1.0, 0.02, False), (1.0, 0.5, True)])
+def test_who_has_lost_tries_only_what_promises_more(lost: float, promised: float, tried: bool) -> None:
+    tuner = AutoByte(FIRST, promise(promised), FEW)
+    tuner._lost = lost
+    assert any(change is not None for _, change in drive_by(tuner, lambda sending: 1.0, 40)) == tried
 
 
 def test_what_was_measured_comes_back_with_its_conditions() -> None:
@@ -127,9 +208,9 @@ def test_nothing_is_decided_before_a_bandwidth_was_measured() -> None:
 def test_a_device_that_joins_is_a_change_of_conditions() -> None:
     predictor = Knowing()
     tuner = AutoByte(FIRST, predictor)
-    for step in range(1, 6):
+    for step in range(1, 20):
         tuner.observe(seen(step, tuner.sending(step), 1.0))
-    tuner.observe(seen(6, tuner.sending(6), 1.0, drives=3))
+    tuner.observe(seen(20, tuner.sending(20), 1.0, drives=3))
     assert predictor.participants[-1] == 3 != predictor.participants[-3]
 
 
