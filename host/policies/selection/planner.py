@@ -229,10 +229,9 @@ class Planner:
         sure = ranking.sure()
         trials = tuple(replace(tried, trial=self._in_kinds(tried.trial, own)) for own, tried in self._history)
         reasons = explain(ranking, [*ends.values()], chosen.steps_measured, sure, trials, sorted(self._members.lost))
-        fronts = tuple(estimates[row] for row in front.tolist())
-        feasible = int(ranking.feasible.sum())
+        gap, feasible = float(np.expm1(ranking.gap)), int(ranking.feasible.sum())
         return SelectionPlan(
-            *(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible),
+            *(chosen, ranked, tuple(estimates[row] for row in front.tolist()), reasons, sure, gap, trials, feasible),
             at_ends={
                 end: self.cluster.name(there.configuration(there.best)[0])
                 if there.feasible.any()
@@ -256,18 +255,18 @@ class Planner:
         return self._ranking
 
     def _believe(self) -> Ranking:
-        deviations = self._observations.deviations(self._members.with_lost())
+        paces = PaceTables.of(self._observations.deviations(self._members.with_lost()))
         curves = self._observations.curves(knees(self._tables, self.rules))
-        paces, powered = PaceTables.of(deviations), self.rules.constraints.unused_powered
-        model = Model(Figures.of(self.cluster), curves, paces, self._overhead_unit(), powered)
+        model = Model(
+            Figures.of(self.cluster), curves, paces, self._overhead_unit(), self.rules.constraints.unused_powered
+        )
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in self._members.nodes())
-        goal = goal_of(self.rules)
         fresh = balanced_batches(model.tables, devices, self.rules, sync_seconds(belief, devices))
         table = self._batches = best_batches(belief, self._batches, fresh, devices, self.rules)
         work = self._members.work()
         space = Space(self._members.fewest(), devices, table, work)
-        found = find_configurations(space, model, belief.mode, goal)
+        found = find_configurations(space, model, belief.mode, goal_of(self.rules))
         subsets = subset_numbers(found.counts)
         points = Points(found.counts, table[subsets], subsets)
         ranking = Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
@@ -308,15 +307,12 @@ class Planner:
     def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
         """Return what one step costs beyond what the best would have cost, as shares of the whole training."""
         best = ranking.best
-        fastest = ranking.seconds[best] / ranking.work[best]
-        extra = ranking.step_seconds[rows] - ranking.records[rows] * fastest
+        extra = ranking.step_seconds[rows] - ranking.records[rows] * ranking.seconds[best] / ranking.work[best]
         return np.asarray(np.maximum(extra, 0.0) / ranking.seconds[best])
 
     def _left(self, ranking: Ranking) -> float:
         """Return the share of the whole training that trials may still cost."""
         whole, work = ranking.seconds[ranking.best], ranking.work[ranking.best]
-        spent = 0.0
-        for _, tried in self._history[self._again.trials :]:
-            step_seconds = float(np.mean([each.step_seconds for each in tried.seen]))
-            spent += (step_seconds - tried.trial.records * whole / work) * len(tried.seen)
+        trials = [tried for _, tried in self._history[self._again.trials :]]
+        spent = sum(each.step_seconds - one.trial.records * whole / work for one in trials for each in one.seen)
         return float(self._again.share * self.rules.most_share - max(0.0, spent) / whole)

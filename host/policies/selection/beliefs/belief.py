@@ -52,15 +52,14 @@ class Belief:
         mode: (numbers,) the likeliest ones.
     """
 
-    def __init__(self, model: Model, data: Data | None) -> None:
-        """Update the model's prior by the data; None for none."""
+    def __init__(self, model: Model, data: Data) -> None:
+        """Update the model's prior by the data."""
         self.model, self._data = model, data
         self.mode: Floats = np.zeros(model.layout.size)
         # The covariance of the numbers is this by its transpose.
         self._factor = np.diag(model.prior())
-        if data is not None:
-            self._variances = _OWN**2 + data.errors**2
-            self._residuals = self._find_mode(data)
+        self._variances = _OWN**2 + data.errors**2
+        self._residuals = self._find_mode(data)
 
     def _find_mode(self, data: Data) -> Floats:
         """Gauss-Newton; a step that does not improve is halved. Return (rows, 2) what the mode leaves unexplained."""
@@ -88,11 +87,9 @@ class Belief:
     def means(self, points: Points) -> tuple[Floats, Floats]:
         """Return (rows, 2) expected logarithms of step seconds and watts, and (rows,) records of a step."""
         costs = self.model.costs(self.mode, points)
-        values = np.stack([np.log(costs.seconds), np.log(costs.joules / costs.seconds)], axis=1)
+        spiked = costs.seconds * (1 + self._data.spikes * points.counts.sum(axis=1))
         known, residuals = self._measured(points)
-        values += known * residuals
-        if self._data is not None:
-            values[:, 0] += np.log1p(self._data.spikes * points.counts.sum(axis=1))
+        values = np.stack([np.log(spiked), np.log(costs.joules / costs.seconds)], axis=1) + known * residuals
         return values, costs.records
 
     def errors(self, points: Points) -> tuple[Floats, Floats]:
@@ -111,11 +108,9 @@ class Belief:
         It is that of the configuration with hardly other batches too: all that were measured count by their precision.
         """
         weights, sums = np.zeros((2, len(points), 2))
-        if self._data is not None:
-            seen = self._data.points
-            precise = 1 / self._data.errors**2
-            for counts, batches, weight, own in zip(seen.counts, seen.batches, precise, self._residuals, strict=True):
-                same = (points.counts == counts) & nearly_same(points.batches, batches)
-                weights[rows := same.all(axis=1)] += weight
-                sums[rows] += weight * own
+        seen, precise = self._data.points, 1 / self._data.errors**2
+        for counts, batches, weight, own in zip(seen.counts, seen.batches, precise, self._residuals, strict=True):
+            same = (points.counts == counts) & nearly_same(points.batches, batches)
+            weights[rows := same.all(axis=1)] += weight
+            sums[rows] += weight * own
         return weights / (weights + 1 / _OWN**2), sums / np.maximum(weights, 1e-300)

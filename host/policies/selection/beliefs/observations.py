@@ -45,7 +45,7 @@ class _Row:
         nodes: what each did, without spikes and without steps in which it was slowed.
         outputs: of the steps that nothing disturbed.
         whole: in how many steps each device returned; without those in which one was slowed, if they are many.
-        lost: by how much single steps that something disturbed were longer than the others, in steps.
+        lost: by how much single steps, less than `_FACTOR` times as long, were longer than the others, in steps.
     """
 
     steps: list[tuple[dict[str, float], tuple[float, float] | None]] = field(default_factory=list)
@@ -81,8 +81,9 @@ class _Row:
         calm = [output for number, output in whole.items() if number not in disturbed]
         self.outputs = calm or list(whole.values())
         left = every.keys() - (whole.keys() - disturbed)
-        spikes = [every[number][0] for number in left if number - 1 not in left and number + 1 not in left]
-        self.lost = sum(min(math.expm1(each - calm[0][0]), _FACTOR) for each in spikes) if calm else 0.0
+        single = [every[number][0] for number in left if number - 1 not in left and number + 1 not in left]
+        longer = [math.expm1(each - calm[0][0]) for each in single if calm]
+        self.lost = sum(each for each in longer if each < _FACTOR - 1)
 
 
 class Observations:
@@ -224,17 +225,15 @@ class Observations:
         count = sum(steps.steps for node, steps in row.nodes.items() if self._kind_of[node] == kind)
         return _NOISE[0] / math.sqrt(count)
 
-    def data(self) -> Data | None:
-        """Return what steps cost, for the model; None if nothing was seen."""
-        if not self._rows:
-            return None
+    def data(self) -> Data:
+        """Return what steps cost, for the model."""
         keys, rows = list(self._rows), list(self._rows.values())
         steps = np.array([len(row.outputs) for row in rows], np.int64)
         outputs = np.array([np.mean(row.outputs, axis=0) if row.outputs else (0.0, 0.0) for row in rows])
-        counts, batches = np.array([key[0] for key in keys], np.int64), np.array([key[1] for key in keys], np.int64)
+        counts, batches = np.array(keys, np.int64).reshape(-1, 2, len(self._tables)).transpose(1, 0, 2)
         device_steps = sum(len(ratios) for row in rows for ratios, _ in row.steps)
         spikes = sum(row.lost for row in rows) / (device_steps + _DEVICE_STEPS)
-        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps), spikes)
+        return Data(Points(counts, batches), outputs.reshape(-1, 2), self._output_errors(rows, steps), spikes)
 
     def _output_errors(self, rows: Sequence[_Row], steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
         squares, freedom = _WORTH * np.array(_NOISE) ** 2, _WORTH

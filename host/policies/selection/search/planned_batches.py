@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from host.core.tuning.speed_table import SpeedTable
 from host.core.tuning.stannis_rule import BALANCED, plan_classes
 from host.policies.selection.beliefs.belief import Belief
 from host.policies.selection.cluster import Counts, Floats
-from host.policies.selection.costs.step_costs import Points
+from host.policies.selection.costs.step_costs import Points, table_seconds
 from host.policies.selection.search.configuration_search import Goal
 from host.policies.selection.selection_rules import SelectionRules, score_weights
 
@@ -61,15 +60,21 @@ def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
 def balanced_batches(
     tables: Sequence[SpeedTable], devices: Sequence[int], rules: SelectionRules, sync_seconds: Floats
 ) -> list[Counts]:
-    """Return the batches of `subset_batches`, and those with which the others end a little later or sooner.
+    """Return the batches of `subset_batches`, and those with which others end a little sooner or later.
 
     By so little that STANNIS takes it for equal. There are no such ones where all have one batch, where the others are
     to end sooner (`margin`), or where time does not count.
     """
-    equal = rules.batch_size is not None or rules.tuning.margin > 0 or not score_weights(rules)[0]
-    margins = [rules.tuning.margin] if equal else [0.0, -BALANCED, BALANCED]
-    tunings = [rules.tuning.model_copy(update={"margin": margin}) for margin in margins]
-    return [subset_batches(tables, devices, replace(rules, tuning=each), sync_seconds) for each in tunings]
+    plain = subset_batches(tables, devices, rules, sync_seconds)
+    seconds = table_seconds(list(tables), plain)
+    others = (plain > 0) & (np.arange(len(tables)) != seconds.argmax(axis=1)[:, None])
+    free = rules.batch_size is None and rules.tuning.margin == 0 and score_weights(rules)[0] > 0
+    targets = [seconds.max(axis=1) * by for by in (1 - BALANCED, 1 + BALANCED) if free]
+    moved = [
+        np.stack([np.searchsorted(table.step_seconds, each, side="right") for table in tables], axis=1)
+        for each in targets
+    ]
+    return [plain, *(np.where(others, np.maximum(each, 1), plain) for each in moved)]
 
 
 def best_batches(
@@ -88,11 +93,10 @@ def best_batches(
     """
     chosen = fresh[0].copy()
     rows = np.flatnonzero(chosen.any(axis=1))
-    counts = (chosen[rows] > 0) * np.array(devices)
     candidates = np.stack([each[rows] for each in (fresh[0] if before is None else before, *fresh)])
-    time, power = score_weights(rules)
-    goal = Goal(time, power) if time else Goal(1.0, 0.0)
-    scores = np.stack([goal.score(belief.model.costs(belief.mode, Points(counts, each))) for each in candidates])
+    goal = Goal(*(score_weights(rules) if score_weights(rules)[0] else (1.0, 0.0)))
+    points = [Points((each > 0) * np.array(devices), each) for each in candidates]
+    scores = np.stack([goal.score(belief.model.costs(belief.mode, each)) for each in points])
     scores[0] -= WORTH_CHANGING * (goal.time + goal.power)
     chosen[rows] = candidates[scores.argmin(axis=0), np.arange(len(rows))]
     return chosen

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from host.config.preference import Preference
 from host.config.sync_section import TuningSection
 from host.core.tuning.stannis_rule import BALANCED
-from host.policies.selection.beliefs.belief import Belief
+from host.policies.selection.beliefs.belief import Belief, Data
 from host.policies.selection.cluster import Cluster
 from host.policies.selection.costs.step_costs import Points
 from host.policies.selection.search.planned_batches import WORTH_CHANGING, balanced_batches, best_batches
@@ -44,7 +44,9 @@ def test_one_plan_where_a_margin_or_a_batch_is_given_or_time_does_not_count(clus
 @given(clusters(), st.integers(0, 1000), st.sampled_from([Preference(time=1), Preference(time=1, energy=1)]))
 def test_batches_change_for_what_is_clearly_better_alone(cluster: Cluster, seed: int, preference: Preference) -> None:
     model, _, _ = model_of(cluster, seed, True)
-    rules, belief = replace(RULES, preference=preference), Belief(model, None)
+    none = np.zeros((0, len(model.tables)), np.int64)
+    rules = replace(RULES, preference=preference)
+    belief = Belief(model, Data(Points(none, none), np.zeros((0, 2)), np.ones((0, 2))))
     fresh = balanced_batches(model.tables, cluster.counts, rules, np.zeros(1 << len(model.tables)))
     before = np.maximum(fresh[0] // 2, fresh[0] > 0)
     chosen = best_batches(belief, before, fresh, cluster.counts, rules)
