@@ -231,8 +231,9 @@ class Observations:
         steps = np.array([len(row.outputs) for row in rows], np.int64)
         outputs = np.array([np.mean(row.outputs, axis=0) if row.outputs else (0.0, 0.0) for row in rows])
         counts, batches = np.array(keys, np.int64).reshape(-1, 2, len(self._tables)).transpose(1, 0, 2)
-        device_steps = sum(len(ratios) for row in rows for ratios, _ in row.steps)
-        spikes = sum(row.lost for row in rows) / (device_steps + _DEVICE_STEPS)
+        spikes = sum(row.lost for row in rows) / sum(
+            (len(each) for row in rows for each, _ in row.steps), _DEVICE_STEPS
+        )
         return Data(Points(counts, batches), outputs.reshape(-1, 2), self._output_errors(rows, steps), spikes)
 
     def _output_errors(self, rows: Sequence[_Row], steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
