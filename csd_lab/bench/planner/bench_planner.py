@@ -35,6 +35,7 @@ from csd_lab.bench.planner.planner_play import (
     ChoiceOutcome,
     play,
     play_exhaustive,
+    play_known,
     play_model,
     play_rules,
     time_planning,
@@ -164,6 +165,7 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     figures |= spread_figures(
         "exhaustive_hit_rate", rows, lambda own: _mean(row["exhaustive"]["5"]["hit"] for row in own)
     )
+    figures |= spread_figures("known_hit_rate", rows, lambda own: _mean(row["known"]["hit"] for row in own))
     return figures | {"exhaustive_overhead": _mean(row["exhaustive"]["5"]["overhead"] for row in rows)}
 
 
@@ -201,6 +203,7 @@ def play_case(seed: int, case: PlannerCase, sensitive: bool | None) -> dict[str,
         "hard": not any(outcome.hit for outcome in rules.values()),
         "ours": _play(seed, case, truth, TRIAL_STEPS, ranked=sensitive is not None).row(),
         "tables": play_model(truth, case).row(),
+        "known": play_known(truth).row(),
         "rules": {name: outcome.row() for name, outcome in rules.items()},
         "exhaustive": {
             str(steps): play_exhaustive(truth, steps, _generator(seed, case, 3)).row() for steps in EXHAUSTIVE_STEPS
@@ -226,6 +229,7 @@ def summarise(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     * `hit_rate`, `within_5_percent`: share whose metric is the best's within 1 %, within 5 %, and that is in time.
     * `hit_rate_same_configuration`: share that has the best's devices, whatever its batches cost, or is a hit; in time.
     * `mean_regret`, `worst_regret`: metric of the choice over that of the best - 1, each truly run.
+    * `trial_share`: mean share of the job's records that trials trained on.
     * `overhead`: mean seconds of the trials, less what the choice would have taken for their records, over the
       training's; trials that were no dearer count as 0. `overhead_worst`: the largest.
     * `time_estimate_error_median`, `energy_estimate_error_median`: |estimate / truth - 1| of the choice.
@@ -237,6 +241,7 @@ def summarise(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "hit_rate_same_configuration": _mean(each["kept"] and (each["same"] or each["hit"]) for each in outcomes),
         "mean_regret": _mean(each["regret"] for each in outcomes),
         "worst_regret": max(each["regret"] for each in outcomes),
+        "trial_share": _mean(each["trial_share"] for each in outcomes),
         "overhead": _mean(max(0.0, each["overhead"]) for each in outcomes),
         "overhead_worst": max(each["overhead"] for each in outcomes),
     }

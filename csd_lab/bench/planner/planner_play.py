@@ -33,6 +33,7 @@ class ChoiceOutcome:
         regret: metric / best - 1.
         seconds, joules: what the whole training truly costs with it.
         trial_configurations, trial_steps: that were run to learn.
+        trial_share: share of the job's records that those steps trained on.
         overhead: seconds of those steps less what the choice would have taken for their records, over `seconds`.
         seconds_error, joules_error: estimate / truth - 1; None where nothing was estimated.
         sure: what the planner says of itself; None where it does not.
@@ -50,6 +51,7 @@ class ChoiceOutcome:
     joules: float
     trial_configurations: int = 0
     trial_steps: int = 0
+    trial_share: float = 0.0
     overhead: float = 0.0
     seconds_error: float | None = None
     joules_error: float | None = None
@@ -107,6 +109,7 @@ def play(
         judged,
         trial_configurations=len({trial.configuration for trial in trials}),
         trial_steps=sum(trial.steps for trial in trials),
+        trial_share=records / truth.records,
         overhead=(spent - records / truth.records * judged.seconds) / judged.seconds,
         seconds_error=chosen.seconds.value / judged.seconds - 1,
         joules_error=chosen.joules.value / judged.joules - 1,
@@ -173,6 +176,15 @@ def play_rules(truth: Truth) -> dict[str, ChoiceOutcome]:
     }
 
 
+def play_known(truth: Truth) -> ChoiceOutcome:
+    """Return what comes of the best devices with the batches that STANNIS plans if it knows how fast they are.
+
+    The truth's own batches are of the curves that each kind's devices were drawn around, not of those devices.
+    """
+    best = truth.configurations[truth.best]
+    return judge(truth, best, truth.world.known_batches(best, truth.tuning))
+
+
 def play_exhaustive(truth: Truth, steps: int, generator: np.random.Generator) -> ChoiceOutcome:
     """Run a few steps of every configuration and take the best by their means, as Gu et al. do.
 
@@ -194,6 +206,7 @@ def play_exhaustive(truth: Truth, steps: int, generator: np.random.Generator) ->
         judged,
         trial_configurations=len(costs),
         trial_steps=len(costs) * steps,
+        trial_share=records / truth.records,
         overhead=(spent - records / truth.records * judged.seconds) / judged.seconds,
         seconds_error=costs[chosen][0] / judged.seconds - 1,
         joules_error=costs[chosen][1] / judged.joules - 1,

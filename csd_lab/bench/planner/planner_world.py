@@ -82,6 +82,14 @@ class World:
         """Return the batches of each kind that STANNIS plans if it knows the true curves and the true exchange."""
         return stannis_batches(self.tables, configuration, tuning, self.exchange_seconds(configuration))
 
+    def known_batches(self, configuration: Configuration, tuning: TuningSection) -> tuple[int, ...]:
+        """Return the batches that STANNIS plans if it knows how fast the devices of each kind are in the mean."""
+        means = [float(self.draws.device[self._kind_of == kind].mean()) for kind in range(len(self.tables))]
+        tables = [
+            SpeedTable(table.name, table.step_seconds * mean) for table, mean in zip(self.tables, means, strict=True)
+        ]
+        return stannis_batches(tables, configuration, tuning, self.exchange_seconds(configuration))
+
     def exchange_seconds(self, configuration: Configuration) -> float:
         """Return how long a step takes if nobody computes and nothing varies."""
         none = dict.fromkeys(self.first_nodes(configuration), 0)

@@ -35,10 +35,10 @@ from host.policies.selection.reasons import explain, pareto_rows
 from host.policies.selection.search.branch_and_bound import find_configurations
 from host.policies.selection.search.configuration_search import Space
 from host.policies.selection.search.planned_batches import (
+    balanced_batches,
+    best_batches,
     check_batch,
-    keep_batches,
     knees,
-    subset_batches,
     subset_numbers,
     sync_seconds,
 )
@@ -48,8 +48,9 @@ from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan,
 
 __all__ = ["Planner", "SelectionPlan"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 32, 200, 0.2
-# So many times what may be the best is measured, where nothing else is worth it and that pays.
-_REPEATS = 2
+# So many times the steps of a trial, or this share of the job's steps in between, are taken of what may be the best,
+# where nothing else is worth it and that pays.
+_REPEATS, _MOST_OF_STEPS = (2, 16), 0.05
 # Of several servers: batches are worked out for each subset of kinds.
 _MOST_KINDS = 12
 # Where nothing is expected to keep to the constraints, a chance to that is worth a trial.
@@ -154,13 +155,11 @@ class Planner:
         if best is not None and not self._steps(ranking, np.array([ranking.best]))[0]:
             return best
         rows = contenders(ranking)
-        costs = self._costs(ranking, rows)
-        steps = self._affordable(costs, self._left(ranking))
-        seen, preference = self._steps(ranking, rows), self.rules.preference
+        _, costs = self._affordable(ranking, rows)
+        new, preference = self._steps(ranking, rows) < self.rules.steps, self.rules.preference
         weight = preference.time + preference.power + preference.energy
         gains = self._again.share * ranking.gains(rows)
-        closed = ((steps < 1) | (seen >= times * self.rules.steps) for times in (1, _REPEATS))
-        worthiest = (find_worthiest(gains, np.where(each, np.inf, costs * steps), weight) for each in closed)
+        worthiest = (find_worthiest(gains, np.where(each, costs, np.inf), weight) for each in (new, True))
         kept = next((each for each in worthiest if each is not None), None)
         if kept is None:
             return None
@@ -230,10 +229,9 @@ class Planner:
         sure = ranking.sure()
         trials = tuple(replace(tried, trial=self._in_kinds(tried.trial, own)) for own, tried in self._history)
         reasons = explain(ranking, [*ends.values()], chosen.steps_measured, sure, trials, sorted(self._members.lost))
-        fronts = tuple(estimates[row] for row in front.tolist())
-        feasible = int(ranking.feasible.sum())
+        gap, feasible = float(np.expm1(ranking.gap)), int(ranking.feasible.sum())
         return SelectionPlan(
-            *(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible),
+            *(chosen, ranked, tuple(estimates[row] for row in front.tolist()), reasons, sure, gap, trials, feasible),
             at_ends={
                 end: self.cluster.name(there.configuration(there.best)[0])
                 if there.feasible.any()
@@ -257,18 +255,18 @@ class Planner:
         return self._ranking
 
     def _believe(self) -> Ranking:
-        deviations = self._observations.deviations(self._members.with_lost())
+        paces = PaceTables.of(self._observations.deviations(self._members.with_lost()))
         curves = self._observations.curves(knees(self._tables, self.rules))
-        paces, powered = PaceTables.of(deviations), self.rules.constraints.unused_powered
-        model = Model(Figures.of(self.cluster), curves, paces, self._overhead_unit(), powered)
+        model = Model(
+            Figures.of(self.cluster), curves, paces, self._overhead_unit(), self.rules.constraints.unused_powered
+        )
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in self._members.nodes())
-        goal = goal_of(self.rules)
-        fresh = subset_batches(model.tables, devices, self.rules, sync_seconds(belief, devices))
-        table = self._batches = keep_batches(belief, self._batches, fresh, devices)
+        fresh = balanced_batches(model.tables, devices, self.rules, sync_seconds(belief, devices))
+        table = self._batches = best_batches(belief, self._batches, fresh, devices, self.rules)
         work = self._members.work()
         space = Space(self._members.fewest(), devices, table, work)
-        found = find_configurations(space, model, belief.mode, goal)
+        found = find_configurations(space, model, belief.mode, goal_of(self.rules))
         subsets = subset_numbers(found.counts)
         points = Points(found.counts, table[subsets], subsets)
         ranking = Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
@@ -287,33 +285,34 @@ class Planner:
 
     def _trial(self, ranking: Ranking, number: int, why: str) -> Trial | None:
         """Return a trial, of fewer steps if what is left allows no more; None if it allows none."""
-        steps = int(self._affordable(self._costs(ranking, np.array([number])), self._left(ranking))[0])
+        steps = int(self._affordable(ranking, np.array([number]))[0][0])
         configuration, batches = ranking.configuration(number)
         return Trial(configuration, batches, steps, why) if steps else None
 
-    def _affordable(self, costs: Floats, left: float) -> Counts:
-        """Return how many steps a trial has, of what one step costs; 0 where `left` buys none."""
-        if left < 0:
-            return np.zeros(len(costs), np.int64)
+    def _affordable(self, ranking: Ranking, rows: Counts) -> tuple[Counts, Floats]:
+        """Return how many steps a trial of each has, 0 where none is left, and what it costs, infinite there.
+
+        A further trial of a configuration takes as many steps as were seen of it.
+        """
+        each, seen, left = self._costs(ranking, rows), self._steps(ranking, rows), self._left(ranking)
+        window, few = self.rules.window, self.rules.steps
+        of_job = _MOST_OF_STEPS * self._again.share * ranking.work[rows] / ranking.records[rows]
+        wanted = np.minimum(np.maximum(few, seen), np.clip(of_job, *np.multiply(_REPEATS, few)) - seen)
         # Where windows of steps are dear, fewer say enough.
-        window = self.rules.window
-        each = np.maximum(costs, 1e-12) * window
-        dear = np.maximum(1.0, _MOST_OF_SHARE * self.rules.most_share / each)
-        steps = np.minimum(self.rules.steps // window, dear).astype(np.int64) * window
-        return np.asarray(np.where(costs * steps <= left, steps, (left / each).astype(np.int64) * window))
+        one = np.maximum(each, 1e-12)
+        wanted = np.minimum(wanted, np.maximum(window, _MOST_OF_SHARE * self.rules.most_share / one))
+        steps = np.where(each * wanted <= left, wanted, left / one) // window * window
+        return steps.clip(0).astype(np.int64), np.where(steps > 0, each * steps, np.inf)
 
     def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
         """Return what one step costs beyond what the best would have cost, as shares of the whole training."""
         best = ranking.best
-        fastest = ranking.seconds[best] / ranking.work[best]
-        extra = ranking.step_seconds[rows] - ranking.records[rows] * fastest
+        extra = ranking.step_seconds[rows] - ranking.records[rows] * ranking.seconds[best] / ranking.work[best]
         return np.asarray(np.maximum(extra, 0.0) / ranking.seconds[best])
 
     def _left(self, ranking: Ranking) -> float:
         """Return the share of the whole training that trials may still cost."""
         whole, work = ranking.seconds[ranking.best], ranking.work[ranking.best]
-        spent = 0.0
-        for _, tried in self._history[self._again.trials :]:
-            step_seconds = float(np.mean([each.step_seconds for each in tried.seen]))
-            spent += (step_seconds - tried.trial.records * whole / work) * len(tried.seen)
+        trials = [tried for _, tried in self._history[self._again.trials :]]
+        spent = sum(each.step_seconds - one.trial.records * whole / work for one in trials for each in one.seen)
         return float(self._again.share * self.rules.most_share - max(0.0, spent) / whole)

@@ -89,6 +89,12 @@ class SelectionRules:
             raise ConfigurationError(f"planner: a batch of {self.batch_size} is less than 1")
 
 
+def score_weights(rules: SelectionRules) -> tuple[float, float]:
+    """Return what the score is made of: weights of the logarithms of time and of power; E = P T (Gu et al.)."""
+    preference = rules.preference
+    return preference.time + preference.energy, preference.power + preference.energy
+
+
 @dataclass(frozen=True)
 class PlannedAgain:
     """What is left of a training when its devices are looked at again.

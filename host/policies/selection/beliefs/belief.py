@@ -7,18 +7,19 @@ which Gauss-Newton finds. Of a configuration that was measured the error is know
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from host.policies.selection.cluster import Counts, Floats
 from host.policies.selection.costs.cost_model import Model
-from host.policies.selection.costs.step_costs import Points
+from host.policies.selection.costs.step_costs import Flags, Points
 
 # Standard deviations of a configuration's own error, of the logarithms of time and of power.
 _OWN = np.array([0.015, 0.006])
 _ITERATIONS = 6
+# Batches that differ by no more than this share are as good as the same.
+_SAME_BATCH = 0.03
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,18 @@ class Data:
         points: (rows,) them.
         outputs: (rows, 2) logarithms of step seconds and mean watts, as seen in the mean.
         errors: (rows, 2) their standard deviations.
+        spikes: by what share single disturbed steps, which are not in the outputs, lengthen a step, for each device.
     """
 
     points: Points
     outputs: Floats
     errors: Floats
+    spikes: float = 0.0
+
+
+def nearly_same(batches: Counts, others: Counts) -> Flags:
+    """Return which batches differ by so little that what was measured with one holds for the other."""
+    return np.asarray(np.abs(batches - others) <= np.maximum(1, _SAME_BATCH * others))
 
 
 class Belief:
@@ -44,15 +52,14 @@ class Belief:
         mode: (numbers,) the likeliest ones.
     """
 
-    def __init__(self, model: Model, data: Data | None) -> None:
-        """Update the model's prior by the data; None for none."""
+    def __init__(self, model: Model, data: Data) -> None:
+        """Update the model's prior by the data."""
         self.model, self._data = model, data
         self.mode: Floats = np.zeros(model.layout.size)
         # The covariance of the numbers is this by its transpose.
         self._factor = np.diag(model.prior())
-        if data is not None:
-            self._variances = _OWN**2 + data.errors**2
-            self._residuals = self._find_mode(data)
+        self._variances = _OWN**2 + data.errors**2
+        self._residuals = self._find_mode(data)
 
     def _find_mode(self, data: Data) -> Floats:
         """Gauss-Newton; a step that does not improve is halved. Return (rows, 2) what the mode leaves unexplained."""
@@ -80,9 +87,9 @@ class Belief:
     def means(self, points: Points) -> tuple[Floats, Floats]:
         """Return (rows, 2) expected logarithms of step seconds and watts, and (rows,) records of a step."""
         costs = self.model.costs(self.mode, points)
-        values = np.stack([np.log(costs.seconds), np.log(costs.joules / costs.seconds)], axis=1)
-        for rows, known, residual in self._measured(points):
-            values[rows] += known * residual
+        spiked = costs.seconds * (1 + self._data.spikes * points.counts.sum(axis=1))
+        known, residuals = self._measured(points)
+        values = np.stack([np.log(spiked), np.log(costs.joules / costs.seconds)], axis=1) + known * residuals
         return values, costs.records
 
     def errors(self, points: Points) -> tuple[Floats, Floats]:
@@ -92,18 +99,18 @@ class Belief:
             (rows, 2, numbers) of those that all configurations share, (rows, 2) of each one's own.
         """
         shared = self.model.slopes(self.mode, points)[1] @ self._factor
-        own = np.tile(_OWN, (len(points), 1))
-        for rows, known, _ in self._measured(points):
-            shared[rows] *= 1 - known[:, None]
-            own[rows] *= np.sqrt(1 - known)
-        return shared, own
+        known, _ = self._measured(points)
+        return shared * (1 - known[..., None]), _OWN * np.sqrt(1 - known)
 
-    def _measured(self, points: Points) -> Iterator[tuple[Counts, Floats, Floats]]:
-        """Yield, of what was measured: its rows, how much of its error is known, (2,), and what it was, (2,)."""
-        if self._data is None:
-            return
-        seen = self._data.points
-        shares = _OWN**2 / self._variances
-        for counts, batches, known, residual in zip(seen.counts, seen.batches, shares, self._residuals, strict=True):
-            same = (points.counts == counts) & (points.batches == batches)
-            yield np.flatnonzero(same.all(axis=1)), known, residual
+    def _measured(self, points: Points) -> tuple[Floats, Floats]:
+        """Return (rows, 2) how much of each one's own error is known, from 0 to 1, and what it was.
+
+        It is that of the configuration with hardly other batches too: all that were measured count by their precision.
+        """
+        weights, sums = np.zeros((2, len(points), 2))
+        seen, precise = self._data.points, 1 / self._data.errors**2
+        for counts, batches, weight, own in zip(seen.counts, seen.batches, precise, self._residuals, strict=True):
+            same = (points.counts == counts) & nearly_same(points.batches, batches)
+            weights[rows := same.all(axis=1)] += weight
+            sums[rows] += weight * own
+        return weights / (weights + 1 / _OWN**2), sums / np.maximum(weights, 1e-300)

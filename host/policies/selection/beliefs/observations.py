@@ -10,7 +10,7 @@ import numpy as np
 
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.speed_table import SpeedTable
-from host.policies.selection.beliefs.belief import Data
+from host.policies.selection.beliefs.belief import Data, nearly_same
 from host.policies.selection.cluster import Cluster, Configuration, Floats, Trial, TrialStep
 from host.policies.selection.costs.speed_curves import NodeLog, NodeSteps, SecondsCurve, deviations_of, fit_curve
 from host.policies.selection.costs.step_costs import Points
@@ -19,8 +19,6 @@ from host.policies.selection.costs.step_costs import Points
 _NOISE, _WORTH = (0.02, 0.008), 4.0
 # A table's shape is never quite right, nor is a clock.
 _LEAST_ERROR, _NOT_SEEN = 0.002, 1e3
-# Batches that differ by no more than this share are as good as the same.
-_SAME_BATCH = 0.03
 # A step that takes more than so many times the median was disturbed; one of twice as long may be the device's own way.
 _FACTOR = 3.0
 # One spike among so many steps and fewer; more of them are no exceptions.
@@ -32,6 +30,8 @@ _SLOWED, _SLOWED_DEVIATIONS, _ENOUGH = math.log(1.15), 3.0, 15
 _NEAR_BATCH = 1.25
 # Of a normal distribution, the standard deviation over the median deviation from the median.
 _NORMAL = 1.4826
+# So many steps of a device without a spike are believed before anything is seen.
+_DEVICE_STEPS = 100
 _Key = tuple[Configuration, tuple[int, ...]]
 
 
@@ -45,12 +45,14 @@ class _Row:
         nodes: what each did, without spikes and without steps in which it was slowed.
         outputs: of the steps that nothing disturbed.
         whole: in how many steps each device returned; without those in which one was slowed, if they are many.
+        lost: by how much single steps, less than `_FACTOR` times as long, were longer than the others, in steps.
     """
 
     steps: list[tuple[dict[str, float], tuple[float, float] | None]] = field(default_factory=list)
     nodes: dict[str, NodeSteps] = field(default_factory=dict)
     outputs: list[tuple[float, float]] = field(default_factory=list)
     whole: int = 0
+    lost: float = 0.0
 
     def ratios(self) -> dict[str, dict[int, float]]:
         """Return node -> number of the step -> what it did."""
@@ -78,6 +80,10 @@ class _Row:
             self.nodes[node] = NodeSteps.of([ratio for number, ratio in own.items() if number not in spikes])
         calm = [output for number, output in whole.items() if number not in disturbed]
         self.outputs = calm or list(whole.values())
+        left = every.keys() - (whole.keys() - disturbed)
+        single = [every[number][0] for number in left if number - 1 not in left and number + 1 not in left]
+        longer = [math.expm1(each - calm[0][0]) for each in single if calm]
+        self.lost = sum(each for each in longer if each < _FACTOR - 1)
 
 
 class Observations:
@@ -97,13 +103,11 @@ class Observations:
 
     def steps_of(self, configuration: Configuration, batches: tuple[int, ...]) -> int:
         """Return how many whole steps of it were seen, with these batches or hardly other ones."""
-        steps = 0
-        for (counts, own), row in self._rows.items():
-            if counts == configuration and all(
-                abs(one - other) <= max(1, _SAME_BATCH * other) for one, other in zip(batches, own, strict=True)
-            ):
-                steps += row.whole
-        return steps
+        return sum(
+            row.whole
+            for (counts, own), row in self._rows.items()
+            if counts == configuration and nearly_same(np.array(batches), np.array(own)).all()
+        )
 
     def add(self, trial: Trial, seen: Sequence[TrialStep]) -> None:
         """Take the steps of a trial; only steps in which each device returned say what a step costs.
@@ -221,15 +225,16 @@ class Observations:
         count = sum(steps.steps for node, steps in row.nodes.items() if self._kind_of[node] == kind)
         return _NOISE[0] / math.sqrt(count)
 
-    def data(self) -> Data | None:
-        """Return what steps cost, for the model; None if nothing was seen."""
-        if not self._rows:
-            return None
+    def data(self) -> Data:
+        """Return what steps cost, for the model."""
         keys, rows = list(self._rows), list(self._rows.values())
         steps = np.array([len(row.outputs) for row in rows], np.int64)
         outputs = np.array([np.mean(row.outputs, axis=0) if row.outputs else (0.0, 0.0) for row in rows])
-        counts, batches = np.array([key[0] for key in keys], np.int64), np.array([key[1] for key in keys], np.int64)
-        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps))
+        counts, batches = np.array(keys, np.int64).reshape(-1, 2, len(self._tables)).transpose(1, 0, 2)
+        spikes = sum(row.lost for row in rows) / sum(
+            (len(each) for row in rows for each, _ in row.steps), _DEVICE_STEPS
+        )
+        return Data(Points(counts, batches), outputs.reshape(-1, 2), self._output_errors(rows, steps), spikes)
 
     def _output_errors(self, rows: Sequence[_Row], steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
         squares, freedom = _WORTH * np.array(_NOISE) ** 2, _WORTH

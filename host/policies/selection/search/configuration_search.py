@@ -53,7 +53,7 @@ class Goal:
     """What is sought: least ``time log(seconds per record) + power log(watts)``, with limits of both and their product.
 
     Attributes:
-        time, power: weights, see `ranking.score_weights`.
+        time, power: weights, see `selection_rules.score_weights`.
         seconds: most, of the whole training.
         watts: most.
         joules: most, of the whole training.

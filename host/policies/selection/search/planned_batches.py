@@ -8,15 +8,15 @@ import numpy as np
 
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.speed_table import SpeedTable
-from host.core.tuning.stannis_rule import plan_classes
+from host.core.tuning.stannis_rule import BALANCED, plan_classes
 from host.policies.selection.beliefs.belief import Belief
 from host.policies.selection.cluster import Counts, Floats
-from host.policies.selection.costs.step_costs import Points
+from host.policies.selection.costs.step_costs import Points, table_seconds
 from host.policies.selection.search.configuration_search import Goal
-from host.policies.selection.selection_rules import SelectionRules
+from host.policies.selection.selection_rules import SelectionRules, score_weights
 
-# Batches change for a rate that is better by more than this share.
-WORTH_CHANGING = 0.004
+# Batches change for what is better by more than this share.
+WORTH_CHANGING = 0.002
 
 
 def subset_batches(
@@ -57,30 +57,49 @@ def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
     return np.asarray(np.maximum(0.0, seconds - belief.model.compute_seconds(belief.mode, points).max(axis=1)))
 
 
-def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: Sequence[int]) -> Counts:
-    """Return (subsets, kinds) batches: those of before, but where fresh ones promise to be clearly faster.
+def balanced_batches(
+    tables: Sequence[SpeedTable], devices: Sequence[int], rules: SelectionRules, sync_seconds: Floats
+) -> list[Counts]:
+    """Return the batches of `subset_batches`, and those with which others end a little sooner or later.
 
-    So what was measured stays measured, and a hardly better batch costs no new trial.
+    By so little that STANNIS takes it for equal. There are no such ones where all have one batch, where the others are
+    to end sooner (`margin`), or where time does not count.
+    """
+    plain = subset_batches(tables, devices, rules, sync_seconds)
+    seconds = table_seconds(list(tables), plain)
+    others = (plain > 0) & (np.arange(len(tables)) != seconds.argmax(axis=1)[:, None])
+    free = rules.batch_size is None and rules.tuning.margin == 0 and score_weights(rules)[0] > 0
+    targets = [seconds.max(axis=1) * by for by in (1 - BALANCED, 1 + BALANCED) if free]
+    moved = [
+        np.stack([np.searchsorted(table.step_seconds, each, side="right") for table in tables], axis=1)
+        for each in targets
+    ]
+    return [plain, *(np.where(others, np.maximum(each, 1), plain) for each in moved)]
+
+
+def best_batches(
+    belief: Belief, before: Counts | None, fresh: Sequence[Counts], devices: Sequence[int], rules: SelectionRules
+) -> Counts:
+    """Return (subsets, kinds) batches: those of before, but where fresh ones promise to be clearly better.
+
+    So a hardly better batch costs no new trial.
 
     Args:
         belief: what is believed now.
-        before: (subsets, kinds) batches; None: there are none.
-        fresh: (subsets, kinds) batches by what is believed now.
+        before: (subsets, kinds) batches; None: there are none, the first fresh ones take their place.
+        fresh: (subsets, kinds) batches by what is believed now, at least one.
         devices: (kinds,) how many there are.
+        rules: what is best; of batches the fastest where time does not count.
     """
-    if before is None:
-        return fresh
-    rows = np.flatnonzero(before.any(axis=1) & fresh.any(axis=1))
-    counts = (fresh[rows] > 0) * np.array(devices)
-    faster = Goal(time=1.0, power=0.0)
-    old, new = (
-        faster.score(belief.model.costs(belief.mode, Points(counts, batches)))
-        for batches in (before[rows], fresh[rows])
-    )
-    kept = fresh.copy()
-    good = old <= new + WORTH_CHANGING
-    kept[rows[good]] = before[rows[good]]
-    return kept
+    chosen = fresh[0].copy()
+    rows = np.flatnonzero(chosen.any(axis=1))
+    candidates = np.stack([each[rows] for each in (fresh[0] if before is None else before, *fresh)])
+    goal = Goal(*(score_weights(rules) if score_weights(rules)[0] else (1.0, 0.0)))
+    points = [Points((each > 0) * np.array(devices), each) for each in candidates]
+    scores = np.stack([goal.score(belief.model.costs(belief.mode, each)) for each in points])
+    scores[0] -= WORTH_CHANGING * (goal.time + goal.power)
+    chosen[rows] = candidates[scores.argmin(axis=0), np.arange(len(rows))]
+    return chosen
 
 
 def check_batch(tables: Sequence[SpeedTable], batch_size: int | None) -> None:

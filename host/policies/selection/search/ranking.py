@@ -17,7 +17,7 @@ from host.policies.selection.beliefs.belief import Belief
 from host.policies.selection.cluster import Cluster, Configuration, Counts, Estimate, Floats, Range
 from host.policies.selection.costs.step_costs import Flags, Points
 from host.policies.selection.search.configuration_search import Goal
-from host.policies.selection.selection_rules import SelectionRules
+from host.policies.selection.selection_rules import SelectionRules, score_weights
 
 # The best so many are compared by samples; another one within this share of the best is as good.
 _SAMPLED, _SAMPLES, _SEED, TIE = 100, 1000, 7, 0.01
@@ -275,12 +275,6 @@ class Ranking:
 
     def _name(self, row: int) -> str:
         return self.cluster.name(self.points.counts[row].tolist())
-
-
-def score_weights(rules: SelectionRules) -> tuple[float, float]:
-    """Return what the score is made of: weights of the logarithms of time and of power; E = P T (Gu et al.)."""
-    preference = rules.preference
-    return preference.time + preference.energy, preference.power + preference.energy
 
 
 def goal_of(rules: SelectionRules) -> Goal:

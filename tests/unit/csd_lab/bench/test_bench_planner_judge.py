@@ -338,6 +338,8 @@ def test_a_case_is_played_by_everyone_and_can_be_reported(monkeypatch: pytest.Mo
     assert row["ours"]["trial_steps"] > 0
     assert row["ours"]["seconds_error"] is not None
     assert row["tables"]["trial_steps"] == 0
+    assert 0 < row["ours"]["trial_share"] < 1
+    assert row["known"]["same"]
     assert (list(row["steps"]), list(row["noise"])) == (["2", "5"], ["0"])
     assert row["steps"]["5"] == row["ours"]
     assert row["ours"]["ranked"]["unmeasured"] > 0

@@ -186,3 +186,16 @@ def test_stannis_plans_one_batch_for_each_kind_that_takes_part() -> None:
     assert stannis_batches(world.tables, (0, 0, 0, 0, 1), TUNING, 0.0)[4] > 0
     assert world.first_nodes((2, 0, 1, 0, 1)) == (*cluster.kinds[0].nodes[:2], cluster.kinds[2].nodes[0], HOST)
     assert world.spread(("newport-01", HOST), batches) == {"newport-01": batches[0], HOST: batches[4]}
+
+
+@given(seeds, st.floats(0.8, 1.25))
+@settings(max_examples=examples(10), deadline=None)
+def test_known_batches_are_those_of_the_curves_where_devices_are_as_these_say(seed: int, pace: float) -> None:
+    """Where all are faster by one factor too; where the host alone is, it has other batches."""
+    draws = draw(CLUSTER, np.random.default_rng(seed))
+    alike = World(CLUSTER, replace(draws, device=np.full_like(draws.device, pace)))
+    best = alike.best_batches(CLUSTER.counts, TUNING)
+    assert alike.known_batches(CLUSTER.counts, TUNING) == best
+    own = np.ones_like(draws.device)
+    own[-1] = 0.8
+    assert World(CLUSTER, replace(draws, device=own)).known_batches(CLUSTER.counts, TUNING)[-1] > best[-1]

@@ -1,5 +1,6 @@
 """The planner: what it tries, what it believes, what it decides."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -332,8 +333,10 @@ def test_the_budget_is_never_exceeded_and_trials_have_whole_windows(
     steps, window = asked
     planner = Planner(cluster, SelectionRules(preference, steps=steps, window=window, most_share=share), records)
     seconds = done = 0.0
+    taken = Counter[tuple[int, ...]]()
     while (trial := planner.next_trial()) is not None:
-        assert 0 < trial.steps <= steps
+        assert 0 < trial.steps <= max(steps, taken[trial.configuration])
+        taken[trial.configuration] += trial.steps
         assert trial.steps % window == 0
         seen = take(cluster, trial)
         seconds += sum(each.step_seconds for each in seen)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host.config.preference import NAMED, Preference
-from host.policies.selection.beliefs.observations import find_spikes
+from host.policies.selection.beliefs.observations import Observations, find_spikes
 from host.policies.selection.cluster import Cluster, Trial, TrialStep
+from host.policies.selection.costs.speed_curves import table_of
 from host.policies.selection.planner import Planner
 from host.policies.selection.selection_rules import SelectionRules
 from tests.support.examples import examples
@@ -94,3 +95,20 @@ def test_the_spike_of_one_fast_device_says_nothing_of_the_step() -> None:
     found = next(each for each in planner.decide().ranked if each.configuration == trial.configuration)
     assert found.step_seconds == pytest.approx(seen[1].step_seconds, rel=0.01)
     assert found.steps_measured == trial.steps
+
+
+@given(st.sets(st.integers(0, 39), max_size=12), st.floats(1.3, 5.0))
+def test_single_long_steps_lengthen_every_step_and_runs_or_much_longer_ones_none(long: set[int], times: float) -> None:
+    cluster = make_cluster([2, 1], host=False, seed=2)
+    (node, *_), configuration = cluster.kinds[0].nodes, (2, 1)
+    observations = Observations(cluster, [table_of(kind) for kind in cluster.kinds])
+    trial = Trial(configuration, (8, 8), 40, "")
+    seen = take(cluster, trial)
+    for number in long:
+        compute = seen[number].compute_seconds | {node: times * seen[number].compute_seconds[node]}
+        seen[number] = replace(seen[number], compute_seconds=compute, step_seconds=times * seen[number].step_seconds)
+    observations.add(trial, seen)
+    spikes = observations.data().spikes
+    single = [number for number in long if not {number - 1, number + 1} & long]
+    each = times - 1 if times < 3 else 0.0
+    assert spikes == pytest.approx(len(single) * each / (40 * 3 + 100))
