@@ -1,4 +1,4 @@
-"""Rounds, modelled seconds and joules to a target, strategy by strategy, with records dealt out more and less evenly."""
+"""Cost of a target by aggregation strategy and by how unevenly records are dealt out: rounds, seconds, joules."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ QUICK_ALPHA = 0.3
 
 
 def bench_federated(bench: Bench, quick: bool = False) -> BenchReport:
-    """Rounds, modelled seconds and joules to a target, by strategy and by how unevenly records are dealt out.
+    """Strategies' rounds, modelled seconds and joules to a target, with records dealt out more and less unevenly.
 
     Train the quickstart's model on ten modelled drives, with 700 of scikit-learn's digits dealt out by a Dirichlet
     distribution of concentration alpha, until the accuracy on held-out records has been 0.85 or more for three rounds;
     a run is given up after 60. Host, aggregation, screening, accounting and the drives' trainer are the product's own,
     in one process. Ten seeds, of the split, the first weights and all orders; each is the same for all strategies.
-    With `--quick` the two development seeds at alpha 0.3.
+    With `--quick` the three development seeds at alpha 0.3.
 
     Figures: `fedavg_rounds_alpha_A`, and seconds and joules likewise: mean over the seeds. For every other strategy
     `STRATEGY_rounds_alpha_A`, and seconds and joules: its cost over FedAvg's on the same seed, geometric mean; below 1
     it is the cheaper. `..._low` and `..._high`: 95 % interval of it over the seeds (Student, of logarithms).
     `STRATEGY_reached_alpha_A`: share of the runs that held the target. One that did not counts with all 60 rounds, so
-    that costs are lower bounds where the share is below 1. Seconds are those of the array, for whom the slowest drive
-    is waited; joules of drives and host, by the profiles' watts.
+    that costs are lower bounds where the share is below 1. Seconds are those of the array, which waits for its slowest
+    drive; joules of drives and host, by the profiles' watts.
     """
     began = time.monotonic()
     seeds = [bench.seed + seed for seed in (DEVELOPMENT_SEEDS if quick else FINAL_SEEDS)]

@@ -67,7 +67,8 @@ class InProcessDrive:
             load_arrays(self._trainer.model, self._weights.arrays())
             yield from self._train(self._trainer, frame)
         else:
-            raise ProtocolError(f"{self.session.device}: the host sent a {type(frame).__name__} before a job or weights")
+            what = f"the host sent a {type(frame).__name__} before a job or weights"
+            raise ProtocolError(f"{self.session.device}: {what}")
 
     def _train(self, trainer: Trainer, task: Train) -> Iterator[bytes]:
         self._stopwatch.take()

@@ -75,7 +75,12 @@ def test_the_interval_holds_its_middle_and_turns_over_with_the_ratios(ratios: li
 
 def test_threads_of_torch_are_as_before_whatever_happens_inside() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(ValueError, match="inside"), bench.one_thread():
-        assert torch.get_num_threads() == 1
-        raise ValueError("inside")
+
+    def fail() -> None:
+        with bench.one_thread():
+            assert torch.get_num_threads() == 1
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        fail()
     assert torch.get_num_threads() == before
