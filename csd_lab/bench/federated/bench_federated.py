@@ -15,7 +15,7 @@ import torch
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.federated.federated_development_seeds import DEVELOPMENT_SEEDS
 from csd_lab.bench.federated.federated_final_seeds import FINAL_SEEDS
-from csd_lab.bench.federated.federated_jobs import ALPHAS, BASELINE, GOAL, RECORDS, STRATEGIES, job_keys
+from csd_lab.bench.federated.federated_jobs import ALPHAS, BASELINE, RECORDS, STRATEGIES, TARGET, job_keys
 from csd_lab.bench.federated.federated_runs import make_request, run_to
 from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.bench.intervals import half_interval
@@ -58,9 +58,9 @@ def judge_split(seed: int, alpha: float) -> list[dict[str, Any]]:
 
 
 def judge(seed: int, alpha: float, strategy: str) -> dict[str, Any]:
-    """Return what a run took (see `csd_lab.bench.federated.federated_runs.Cost`)."""
+    """Return what a run took (see `csd_lab.bench.federated.federated_runs.TargetCost`)."""
     with one_thread(), temporary_folder() as folder:
-        cost = run_to(GOAL, make_request(alpha, RECORDS, seed, job_keys(strategy)), folder)
+        cost = run_to(TARGET, make_request(alpha, RECORDS, seed, job_keys(strategy)), folder)
     return {"seed": seed, "alpha": alpha, "strategy": strategy} | asdict(cost)
 
 

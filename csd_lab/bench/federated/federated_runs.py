@@ -34,7 +34,7 @@ HELD_ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Goal:
+class HeldTarget:
     """When a run ends.
 
     Attributes:
@@ -62,7 +62,7 @@ class TrainedRound:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TargetCost:
     """What a run took until it held its target, or until it was given up: then the target costs more.
 
     Attributes:
@@ -108,24 +108,24 @@ class RememberedSteps:
         return self._model.at(end)
 
 
-def holds(goal: Goal, rounds: Sequence[TrainedRound]) -> bool:
-    """Return whether the last `HELD_ROUNDS` rounds all have the goal's accuracy."""
+def holds(target: HeldTarget, rounds: Sequence[TrainedRound]) -> bool:
+    """Return whether the last `HELD_ROUNDS` rounds all have the target's accuracy."""
     last = rounds[-HELD_ROUNDS:]
-    return len(last) == HELD_ROUNDS and all(one.accuracy >= goal.accuracy for one in last)
+    return len(last) == HELD_ROUNDS and all(one.accuracy >= target.accuracy for one in last)
 
 
-def cost_of(goal: Goal, rounds: Sequence[TrainedRound], refused: int = 0) -> Cost:
+def cost_of(target: HeldTarget, rounds: Sequence[TrainedRound], refused: int = 0) -> TargetCost:
     """Return what a run of these rounds, one at least, took.
 
-    One that holds the goal is charged up to the first of the rounds that do; any other with all rounds that the goal
-    allows, those that it did not train (for its weights were no numbers any more) at the mean of those that it did.
+    One that holds the target is charged up to the first of the rounds that do; any other with all rounds that the
+    target allows, those that it did not train (for its weights were no numbers any more) at the mean of the others.
     """
-    reached = holds(goal, rounds)
+    reached = holds(target, rounds)
     counted = rounds[: len(rounds) - HELD_ROUNDS + 1] if reached else rounds
-    share = 1.0 if reached else goal.rounds / len(rounds)
-    return Cost(
+    share = 1.0 if reached else target.rounds / len(rounds)
+    return TargetCost(
         reached,
-        len(counted) if reached else goal.rounds,
+        len(counted) if reached else target.rounds,
         share * sum(one.seconds for one in counted),
         share * sum(one.joules for one in counted),
         rounds[-1].accuracy,
@@ -161,18 +161,18 @@ def _base_request(alpha: float, records: int, seed: int) -> RunRequest:
     return replace(prepared, dataset=dataset, models=dict.fromkeys(prepared.models, steps))
 
 
-def run_to(goal: Goal, request: RunRequest, folder: Path) -> Cost:
-    """Train until the goal; the drives' shards are written into `folder`.
+def run_to(target: HeldTarget, request: RunRequest, folder: Path) -> TargetCost:
+    """Train until the target; the drives' shards are written into `folder`.
 
     Raises:
         CsdError: not even one round could be trained.
     """
-    return asyncio.run(_run_to(goal, request, folder))
+    return asyncio.run(_run_to(target, request, folder))
 
 
-async def _run_to(goal: Goal, request: RunRequest, folder: Path) -> Cost:
+async def _run_to(target: HeldTarget, request: RunRequest, folder: Path) -> TargetCost:
     refused, rounds = list[str](), list[TrainedRound]()
-    job = request.job.model_copy(update={"rounds": goal.rounds})
+    job = request.job.model_copy(update={"rounds": target.rounds})
     names = [device.name for device in request.config.list_devices()]
 
     def on_event(device: str, what: EventKind, _: str) -> None:
@@ -184,7 +184,7 @@ async def _run_to(goal: Goal, request: RunRequest, folder: Path) -> Cost:
         exchange = RoundExchange(job, frame, fleet, lambda: names, on_event)
         accountant = make_accountant(request.config, request.models)
         training = FederatedTraining(job, names, exchange, accountant, request.evaluator)
-        while not training.done and not holds(goal, rounds):
+        while not training.done and not holds(target, rounds):
             try:
                 record = await training.run_round()
             except (DeviceError, Diverged):
@@ -192,4 +192,4 @@ async def _run_to(goal: Goal, request: RunRequest, folder: Path) -> Cost:
                     raise
                 break
             rounds.append(TrainedRound(record.accuracy, record.array_seconds, record.total_joules))
-    return cost_of(goal, rounds, len(refused))
+    return cost_of(target, rounds, len(refused))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_lab.bench.federated import federated_runs as runs
-from csd_lab.bench.federated.federated_runs import HELD_ROUNDS, Goal, RememberedSteps, TrainedRound
+from csd_lab.bench.federated.federated_runs import HELD_ROUNDS, HeldTarget, RememberedSteps, TrainedRound
 from csd_lab.bench.harness import request_run
 from firmware_agent.common.errors import Diverged
 from host.core.datasets import load_digits
@@ -15,7 +15,7 @@ from host.fleet.shards import deal_out
 from host.training.federated import FederatedTraining
 
 ACCURACIES = st.lists(st.sampled_from([0.5, 0.9]), min_size=1, max_size=12)
-GOAL = Goal(accuracy=0.9, rounds=12)
+TARGET = HeldTarget(accuracy=0.9, rounds=12)
 
 
 def rounds_of(accuracies: list[float]) -> list[TrainedRound]:
@@ -24,32 +24,32 @@ def rounds_of(accuracies: list[float]) -> list[TrainedRound]:
 
 @given(ACCURACIES)
 def test_a_run_is_charged_up_to_the_first_round_from_which_it_holds_the_target(accuracies: list[float]) -> None:
-    ends = [n for n in range(1, len(accuracies) + 1) if runs.holds(GOAL, rounds_of(accuracies[:n]))]
+    ends = [n for n in range(1, len(accuracies) + 1) if runs.holds(TARGET, rounds_of(accuracies[:n]))]
     trained = rounds_of(accuracies[: ends[0]] if ends else accuracies)
-    cost = runs.cost_of(GOAL, trained)
+    cost = runs.cost_of(TARGET, trained)
     assert cost.reached == bool(ends)
     if ends:
         assert set(accuracies[cost.rounds - 1 : cost.rounds + HELD_ROUNDS - 1]) == {0.9}
         assert cost.rounds == 1 or accuracies[cost.rounds - 2] < 0.9
         assert cost.seconds == sum(range(1, cost.rounds + 1))
         assert cost.joules == 100 * cost.seconds
-        assert cost.rounds <= GOAL.rounds
+        assert cost.rounds <= TARGET.rounds
 
 
 @given(st.lists(st.sampled_from([0.5, 0.89]), min_size=1, max_size=12))
 def test_a_run_that_does_not_reach_the_target_costs_all_rounds(accuracies: list[float]) -> None:
     trained = rounds_of(accuracies)
-    cost = runs.cost_of(GOAL, trained, refused=2)
+    cost = runs.cost_of(TARGET, trained, refused=2)
     mean_seconds = sum(one.seconds for one in trained) / len(trained)
-    assert (cost.reached, cost.rounds, cost.refused, cost.last_accuracy) == (False, GOAL.rounds, 2, accuracies[-1])
-    assert cost.seconds == pytest.approx(GOAL.rounds * mean_seconds)
+    assert (cost.reached, cost.rounds, cost.refused, cost.last_accuracy) == (False, TARGET.rounds, 2, accuracies[-1])
+    assert cost.seconds == pytest.approx(TARGET.rounds * mean_seconds)
     assert cost.joules == pytest.approx(100 * cost.seconds)
 
 
 def test_one_good_round_holds_nothing() -> None:
-    assert not runs.holds(GOAL, rounds_of([0.9] * (HELD_ROUNDS - 1)))
-    assert not runs.holds(GOAL, rounds_of([0.9] * HELD_ROUNDS + [0.5]))
-    assert runs.holds(GOAL, rounds_of([0.5] + [0.9] * HELD_ROUNDS))
+    assert not runs.holds(TARGET, rounds_of([0.9] * (HELD_ROUNDS - 1)))
+    assert not runs.holds(TARGET, rounds_of([0.9] * HELD_ROUNDS + [0.5]))
+    assert runs.holds(TARGET, rounds_of([0.5] + [0.9] * HELD_ROUNDS))
 
 
 def test_thinned_records_are_some_of_the_data_set_and_those_held_out_stay() -> None:
@@ -92,9 +92,9 @@ def test_remembered_steps_are_the_tables() -> None:
 
 
 def test_a_run_repeats_and_a_strategy_that_is_fedavg_costs_the_same(tmp_path: Path) -> None:
-    goal = Goal(accuracy=0.99, rounds=2)
+    target = HeldTarget(accuracy=0.99, rounds=2)
     costs = [
-        runs.run_to(goal, runs.make_request(0.3, 100, 5, {"strategy": strategy}), tmp_path / str(number))
+        runs.run_to(target, runs.make_request(0.3, 100, 5, {"strategy": strategy}), tmp_path / str(number))
         for number, strategy in enumerate(("fedavg", "fedavg", {"name": "fedprox", "mu": 0}))
     ]
     assert costs[0] == costs[1] == costs[2]
@@ -115,9 +115,9 @@ def test_a_run_whose_weights_are_no_numbers_any_more_counts_as_one_that_never_re
 
     monkeypatch.setattr(FederatedTraining, "run_round", run_round)
     most = 1
-    cost = runs.run_to(Goal(0.01, 8), runs.make_request(0.3, 100, 5, {}), tmp_path / "one")
+    cost = runs.run_to(HeldTarget(0.01, 8), runs.make_request(0.3, 100, 5, {}), tmp_path / "one")
     assert (cost.reached, cost.rounds) == (False, 8)
     most = 0
     trained.clear()
     with pytest.raises(Diverged):
-        runs.run_to(Goal(0.01, 8), runs.make_request(0.3, 100, 5, {}), tmp_path / "none")
+        runs.run_to(HeldTarget(0.01, 8), runs.make_request(0.3, 100, 5, {}), tmp_path / "none")
