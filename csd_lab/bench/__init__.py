@@ -24,6 +24,7 @@ BENCHES = {
     "kill": "endurance.killed_runs",
     "soak": "endurance.soak",
     "rounds": "training.noop_rounds",
+    "federated": "federated.bench_federated",
     "gradients": "training.bench_gradients",
     **dict.fromkeys(("stannis", "hypertune"), "training.tuned_batches"),
     "stannis_world": "stannis.bench_stannis_world",

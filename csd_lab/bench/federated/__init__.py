@@ -1,0 +1,1 @@
+"""Bench `federated`: what a target costs with each aggregation strategy, on records dealt out unevenly."""
