@@ -304,7 +304,7 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        back = (batches > present) & (batches <= self._initial)  # in part, if it is still slower than its table
+        back = (self.detector.level[row] != 0) & (batches > present) & (batches <= self._initial)
         only_returns = not (self._off()[row] & ~back | self._disturbances.tried(row))[batches != present].any()
         if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
