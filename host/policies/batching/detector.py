@@ -105,6 +105,11 @@ class Detector:
         return np.maximum(self._floor, DEVIATIONS * self.noise)
 
     @property
+    def agreed(self) -> Flags:
+        """Devices that were seen, and as believed, since that was set."""
+        return np.asarray(self._count > 0)
+
+    @property
     def deviating(self) -> Flags:
         """Devices whose last observed steps were beyond the threshold, not yet for a whole window."""
         return np.asarray(self._large.length != 0)
@@ -121,14 +126,14 @@ class Detector:
         self._skipped &= ~here
         residual = np.where(seen, log_ratio, self.level) - self.level
         limit = self.thresholds
-        large = self._large.observe(residual, limit, seen)
-        small = self._small.observe(residual, np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise), seen)
+        small_limit = np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise)
+        large, small = self._large.observe(residual, limit, seen), self._small.observe(residual, small_limit, seen)
         inside = seen & (np.abs(residual) <= limit)
         self._learn_noise(residual, seen, np.abs(self._large.length) <= 1)
         moved = self._average(residual, inside)
         jumped: Flags = large | small
         if jumped.any():
-            self._set(np.where(large, self._large.mean, self._small.mean), jumped, self._large, self._small)
+            self._set(np.where(large, self._large.mean(limit), self._small.mean(small_limit)), jumped, self._large, self._small)
         return SpeedChanges(jumped, moved)
 
     def reset(self, which: Flags) -> None:
@@ -172,7 +177,7 @@ class Detector:
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         own = {"level": self.level, "noise": self.noise, "previous": self._previous, "skipped": self._skipped}
         runs = {"large": self._large, "small": self._small}
-        parts = {f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total")}
+        parts = {f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total", "least")}
         return own | {"mean": self._mean, "count": self._count} | parts
 
     def _learn_noise(self, residual: Floats, seen: Flags, usual: Flags) -> None:
@@ -211,17 +216,19 @@ class _Run:
 
     Attributes:
         length: how many, negative for faster than believed.
-        total: of them but the first.
+        total, least: sum of them but the first, and the size of the smallest of these.
     """
 
     def __init__(self, shape: tuple[int, ...], window: int) -> None:
         self._window = window
-        self.length, self.total = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+        self.length, self.total, self.least = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.full(shape, np.inf)
 
-    @property
-    def mean(self) -> Floats:
-        """Of the residuals but the first; of that one if there is no other."""
-        return np.asarray(self.total / np.maximum(1, np.abs(self.length) - 1))
+    def mean(self, limit: Floats) -> Floats:
+        """Return that of the residuals but the first; of that one if there is no other.
+
+        It is beyond the smallest by the limit at most: a blip among what is a little off does not make the level.
+        """
+        return np.asarray(np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit), most))
 
     def observe(self, residual: Floats, limit: Floats, seen: Flags) -> Flags:
         """Take a step's residuals; return where the window is full."""
@@ -229,9 +236,11 @@ class _Run:
         goes_on = side * self.length > 0
         counted = goes_on | (self._window == 1)
         self.total = np.where(seen, np.where(counted, self.total * goes_on + residual, 0.0), self.total)
+        least = np.where(goes_on, self.least, np.inf)
+        self.least = np.where(seen, np.where(counted, np.minimum(least, np.abs(residual)), np.inf), self.least)
         self.length = np.where(seen, np.where(goes_on, self.length + side, side), self.length)
         return seen & (np.abs(self.length) >= self._window)
 
     def clear(self, which: Flags) -> None:
         """Begin anew."""
-        self.length[which], self.total[which] = 0, 0.0
+        self.length[which], self.total[which], self.least[which] = 0, 0.0, np.inf

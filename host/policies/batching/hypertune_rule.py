@@ -21,13 +21,15 @@ from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Detector, Flags
 from host.policies.batching.forecast import RECHECK_STEPS, Drifts, Durations
-from host.policies.batching.retune_budget import MOST
+from host.policies.batching.retune_budget import CLEAR, LAST, MOST
 from host.policies.batching.retune_rules import RetuneRules
 from host.policies.batching.slowed_devices import EARLY_STEPS, FIRST_WAIT_STEPS, SlowedDevice, SlowedDevices, fit_levels
 
 # Seconds of every device's batches, and what they are multiplied by.
 Pace = tuple[Allocator, Floats]
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
+import os
+EAGER = int(os.environ.get('EAGER','0'))
 PREFERENCE = 0.01
 # Where all are as fast as their tables the plan is left for what is so much faster by these.
 BETTER_THAN_PLAN = 0.05
@@ -127,14 +129,16 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before, was_off = self.detector.level.copy(), self._off()
+        before, was_off, agreed = self.detector.level.copy(), self._off(), self.detector.agreed
         changes = self.detector.observe(log_ratio)
         changed = changes.any
         if changed.any():
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
-        self._disturbances.budget.observe(changed, self.detector.level, self._early(step), over)
-        over |= self._follow(changes.jumped, step)
+        # What was as expected with its batch, and then is clearly not, has changed itself.
+        early = self._early(step) & ~(agreed & changes.jumped & (np.abs(self.detector.level - before) > CLEAR[0]))
+        self._disturbances.budget.observe(changed, self.detector.level, early, over)
+        over |= self._follow(changes.jumped, early, step)
         self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
         slower: Flags = np.any(self.detector.level > before, axis=1)
@@ -228,16 +232,17 @@ class Retuner:
         early = np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
         return np.asarray((step - self._disturbances.changed_at <= early) & (self._disturbances.changed_at > 0))
 
-    def _follow(self, jumped: Flags, step: int) -> Flags:
+    def _follow(self, jumped: Flags, early: Flags, step: int) -> Flags:
         """See which disturbances are others or over, and which may be; return of which devices to think for that."""
         news = np.zeros(jumped.shape, dtype=np.bool_)
         for where, each in list(self._disturbances.known.items()):
             since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
             if jumped[where]:
                 if each.trial:  # it is not over
+                    self._disturbances.trials[where[0]] -= each.wait == FIRST_WAIT_STEPS
                     each.put_off(step)
-                    self._disturbances.budget.grant(where[0])
-                elif not self._early(step)[where] or each.saw_near(
+                    self._disturbances.budget.grant(where[0], LAST)
+                elif not early[where] or each.saw_near(
                     self.allocator.tables[where[1]].step_seconds, present
                 ):
                     del self._disturbances.known[where]
@@ -245,6 +250,7 @@ class Retuner:
                 each.put_off(step, 1)
             elif each.trial:
                 if since > self._rules.window and not self.detector.deviating[where]:  # it is over
+                    self._disturbances.trials[where[0]] += each.wait == FIRST_WAIT_STEPS
                     del self._disturbances.known[where]
                     news[where] = True
             elif self.detector.level[where] == 0 and step >= each.due:
@@ -262,7 +268,8 @@ class Retuner:
         if not each.due:
             each.put_off(step, 1)
             # Even one that leaves a batch of 1 unharmed would be seen here.
-            if not each.shows(self.allocator.tables[device].step_seconds, present, least):
+            eager = self._disturbances.trials[row] >= EAGER
+            if not eager and not each.shows(self.allocator.tables[device].step_seconds, present, least):
                 return False
         if each.wait == FIRST_WAIT_STEPS:
             self._disturbances.budget.grant(row)
@@ -296,6 +303,8 @@ class Retuner:
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
         present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row, self._zeros, self._zeros)
         batches = self._choose(row, allocator, slowdowns)
+        if self._disturbances.budget.left[row] < LAST:
+            batches = self._homeward(row, batches)
         if np.array_equal(batches, present):
             self.dirty[row] = False
             return None
@@ -304,7 +313,7 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        back = (self.detector.level[row] != 0) & (batches > present) & (batches <= self._initial)
+        back = (batches > present) & (batches == self._initial)
         only_returns = not (self._off()[row] & ~back | self._disturbances.tried(row))[batches != present].any()
         if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
@@ -316,6 +325,12 @@ class Retuner:
         self.dirty[row] = False
         self._disturbances.budget.spend(row, batches != present, self.detector.level)
         return RetuneDecision(row, present, batches, gain)
+
+    def _homeward(self, row: int, batches: Batches) -> Batches:
+        """Return the plan's batches for devices that should get more, and no more than these for the others."""
+        most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
+        returns = (batches > present) & ~self._disturbances.hidden(self.detector.level)[row]
+        return np.asarray(np.where(returns, most, np.minimum(present, most)))
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""

@@ -85,6 +85,7 @@ class SlowedDevices:
         """Know of none."""
         self.known: dict[tuple[int, int], SlowedDevice] = {}
         self.changed_at, self.budget = np.zeros(shape, dtype=np.int64), RetuneBudget(shape)
+        self.trials = np.zeros(shape[0])
 
     def of_row(self, row: int) -> Iterator[tuple[int, SlowedDevice]]:
         """Yield the devices of an array that have one, and theirs."""
