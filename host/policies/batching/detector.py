@@ -70,6 +70,7 @@ class Detector:
     Attributes:
         level: log of believed seconds over the table's; 0 is as fast as the table.
         noise: standard deviation of a residual.
+        agreed: devices that have been as slow as believed since they have their batch.
     """
 
     def __init__(self, shape: tuple[int, ...], threshold: float, window: int) -> None:
@@ -83,6 +84,7 @@ class Detector:
         self._floor = float(np.log1p(threshold))
         self.level = np.zeros(shape)
         self.noise = np.full(shape, NOISE_START)
+        self.agreed = np.zeros(shape, dtype=np.bool_)
         self._previous = np.full(shape, np.nan)
         self._skipped = np.zeros(shape, dtype=np.bool_)
         self._large, self._small = _Run(shape, window), _Run(shape, window + MORE_STEPS)
@@ -105,11 +107,6 @@ class Detector:
         return np.maximum(self._floor, DEVIATIONS * self.noise)
 
     @property
-    def agreed(self) -> Flags:
-        """Devices that were seen, and as believed, since that was set."""
-        return np.asarray(self._count > 0)
-
-    @property
     def deviating(self) -> Flags:
         """Devices whose last observed steps were beyond the threshold, not yet for a whole window."""
         return np.asarray(self._large.length != 0)
@@ -129,9 +126,11 @@ class Detector:
         small_limit = np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise)
         large, small = self._large.observe(residual, limit, seen), self._small.observe(residual, small_limit, seen)
         inside = seen & (np.abs(residual) <= limit)
+        self.agreed |= inside
         self._learn_noise(residual, seen, np.abs(self._large.length) <= 1)
         moved = self._average(residual, inside)
         jumped: Flags = large | small
+        self.agreed |= jumped
         if jumped.any():
             self._set(np.where(large, self._large.mean(limit), self._small.mean(small_limit)), jumped, self._large, self._small)
         return SpeedChanges(jumped, moved)
@@ -151,6 +150,7 @@ class Detector:
         A drive's first step with a new batch takes up to a tenth longer, and says nothing of its speed.
         """
         self._skipped[row] |= which
+        self.agreed[row] &= ~which
 
     def believe(self, at: tuple[int, int], level: float) -> None:
         """Take a device for as slow as this from its next step on, of which nothing has been seen yet."""
@@ -175,7 +175,7 @@ class Detector:
             array[...] = np.array(state[name], dtype=np.float64).reshape(array.shape).astype(array.dtype)
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        own = {"level": self.level, "noise": self.noise, "previous": self._previous, "skipped": self._skipped}
+        own = {"level": self.level, "noise": self.noise, "agreed": self.agreed, "previous": self._previous, "skipped": self._skipped}
         runs = {"large": self._large, "small": self._small}
         parts = {f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total", "least")}
         return own | {"mean": self._mean, "count": self._count} | parts

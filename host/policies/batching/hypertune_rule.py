@@ -129,7 +129,7 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before, was_off, agreed = self.detector.level.copy(), self._off(), self.detector.agreed
+        before, was_off, agreed = self.detector.level.copy(), self._off(), self.detector.agreed.copy()
         changes = self.detector.observe(log_ratio)
         changed = changes.any
         if changed.any():
@@ -242,8 +242,9 @@ class Retuner:
                     self._disturbances.trials[where[0]] -= each.wait == FIRST_WAIT_STEPS
                     each.put_off(step)
                     self._disturbances.budget.grant(where[0], LAST)
-                elif not early[where] or each.saw_near(
-                    self.allocator.tables[where[1]].step_seconds, present
+                elif not early[where] or (
+                    each.wait == FIRST_WAIT_STEPS
+                    and each.saw_near(self.allocator.tables[where[1]].step_seconds, present)
                 ):
                     del self._disturbances.known[where]
             elif each.trial and self.batches[where] != each.trial:  # that did not pay

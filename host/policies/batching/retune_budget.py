@@ -52,7 +52,7 @@ class RetuneBudget:
         """Return the share of its rate that the next retune of an array has to win; of one that only returns."""
         if self.left[row] < 1:
             return float("inf")
-        return float(MIN_GAIN * BACK_OFF ** ((FASTER if returns else MOST) - max(self.left[row], LAST)))
+        return MIN_GAIN if returns else float(MIN_GAIN * BACK_OFF ** (MOST - max(self.left[row], LAST)))
 
     def spend(self, row: int, which: Flags, level: Floats) -> None:
         """Take note of a retune of some devices, whose levels are what is expected of their new batches."""
