@@ -304,7 +304,7 @@ class Retuner:
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
         present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row, self._zeros, self._zeros)
         batches = self._choose(row, allocator, slowdowns)
-        if self._disturbances.budget.left[row] < LAST:
+        if self._disturbances.budget.left[row] < LAST + self._others_off(row):
             batches = self._homeward(row, batches)
         if np.array_equal(batches, present):
             self.dirty[row] = False
@@ -326,6 +326,11 @@ class Retuner:
         self.dirty[row] = False
         self._disturbances.budget.spend(row, batches != present, self.detector.level)
         return RetuneDecision(row, present, batches, gain)
+
+    def _others_off(self, row: int) -> bool:
+        """Return whether a device is off its table that was so before the last clear change."""
+        off = (self.detector.level > CLEAR[0]) | self._disturbances.hidden(self.detector.level)
+        return bool((off & ~self._disturbances.budget.risen)[row].any())
 
     def _homeward(self, row: int, batches: Batches) -> Batches:
         """Return the plan's batches for devices that should get more, and no more than these for the others."""

@@ -12,7 +12,7 @@ from host.policies.batching.detector import Flags
 CLEAR, CLEAR_MOVES, MOVES_MEMORY = (0.2, 0.35), 3.5, 8
 # A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster leaves
 # `FASTER` at least.
-SLOWER, MOST, FASTER = 3.0, 4.0, 1.0
+MOST, FASTER = 4.0, 1.0
 # With `MOST` retunes left the next one has to make the array faster by this share, with each less by so many times as
 # much. One that only gives devices back what they had is as cheap with none left.
 MIN_GAIN, BACK_OFF = 0.005, 3.0
@@ -32,6 +32,7 @@ class RetuneBudget:
 
     def __init__(self, shape: tuple[int, int]) -> None:
         """Begin with all as fast as their tables."""
+        self.risen = np.zeros(shape, dtype=np.bool_)
         self.left, self.moves, self.reference = np.full(shape[0], LAST), np.zeros(shape[0]), np.zeros(shape)
 
     def observe(self, changed: Flags, level: Floats, early: Flags, settled: Flags) -> None:
@@ -42,8 +43,9 @@ class RetuneBudget:
         self.left += np.where(self.left < LAST, 1 / REST_STEPS, 0.0)
         rise = np.where(changed & ~early, level - self.reference, 0.0)
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
-        self.left = np.where((rise >= clear).any(axis=1), np.minimum(MOST, self.left + SLOWER), self.left)
-        self.left = np.where(((rise <= -clear) | settled).any(axis=1), np.maximum(self.left, FASTER), self.left)
+        risen = (anew := (rise >= clear).any(axis=1))[:, None]
+        self.risen = np.where(risen, rise >= clear, self.risen)
+        self.left = np.where(anew, MOST, np.where((settled | (rise <= -clear)).any(axis=1), np.maximum(self.left, FASTER), self.left))
         small = np.where(np.abs(rise) < clear, np.abs(rise), 0.0).max(axis=1)
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY
         self.reference = np.where((np.abs(rise) >= clear) | (changed & early), level, self.reference)
