@@ -28,8 +28,6 @@ from host.policies.batching.slowed_devices import EARLY_STEPS, FIRST_WAIT_STEPS,
 # Seconds of every device's batches, and what they are multiplied by.
 Pace = tuple[Allocator, Floats]
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
-import os
-EAGER = int(os.environ.get('EAGER','0'))
 PREFERENCE = 0.01
 # Where all are as fast as their tables the plan is left for what is so much faster by these.
 BETTER_THAN_PLAN = 0.05
@@ -239,7 +237,6 @@ class Retuner:
             since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
             if jumped[where]:
                 if each.trial:  # it is not over
-                    self._disturbances.trials[where[0]] -= each.wait == FIRST_WAIT_STEPS
                     each.put_off(step)
                     self._disturbances.budget.grant(where[0], LAST)
                 elif not early[where] or (
@@ -251,7 +248,6 @@ class Retuner:
                 each.put_off(step, 1)
             elif each.trial:
                 if since > self._rules.window and not self.detector.deviating[where]:  # it is over
-                    self._disturbances.trials[where[0]] += each.wait == FIRST_WAIT_STEPS
                     del self._disturbances.known[where]
                     news[where] = True
             elif self.detector.level[where] == 0 and step >= each.due:
@@ -268,10 +264,6 @@ class Retuner:
             return True
         if not each.due:
             each.put_off(step, 1)
-            # Even one that leaves a batch of 1 unharmed would be seen here.
-            eager = self._disturbances.trials[row] >= EAGER
-            if not eager and not each.shows(self.allocator.tables[device].step_seconds, present, least):
-                return False
         if each.wait == FIRST_WAIT_STEPS:
             self._disturbances.budget.grant(row)
         each.trial = home
@@ -317,6 +309,8 @@ class Retuner:
         back = (batches > present) & (batches == self._initial)
         only_returns = not (self._off()[row] & ~back | self._disturbances.tried(row))[batches != present].any()
         if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
+            return None
+        if only_returns and self._disturbances.tries_soon(row, step):  # all go home with one retune
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):

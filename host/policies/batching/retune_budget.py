@@ -12,7 +12,7 @@ from host.policies.batching.detector import Flags
 CLEAR, CLEAR_MOVES, MOVES_MEMORY = (0.2, 0.35), 3.5, 8
 # A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster leaves
 # `FASTER` at least.
-MOST, FASTER = 4.0, 1.0
+SLOWER, MOST, FASTER = 3.0, 4.0, 1.0
 # With `MOST` retunes left the next one has to make the array faster by this share, with each less by so many times as
 # much. One that only gives devices back what they had is as cheap with none left.
 MIN_GAIN, BACK_OFF = 0.005, 3.0
@@ -45,7 +45,7 @@ class RetuneBudget:
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
         risen = (anew := (rise >= clear).any(axis=1))[:, None]
         self.risen = np.where(risen, rise >= clear, self.risen)
-        self.left = np.where(anew, MOST, np.where((settled | (rise <= -clear)).any(axis=1), np.maximum(self.left, FASTER), self.left))
+        self.left = np.where(anew, np.minimum(MOST, self.left + SLOWER), np.where((settled | (rise <= -clear) & ~self.risen).any(axis=1), np.maximum(self.left, FASTER), self.left))
         small = np.where(np.abs(rise) < clear, np.abs(rise), 0.0).max(axis=1)
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY
         self.reference = np.where((np.abs(rise) >= clear) | (changed & early), level, self.reference)
@@ -54,7 +54,7 @@ class RetuneBudget:
         """Return the share of its rate that the next retune of an array has to win; of one that only returns."""
         if self.left[row] < 1:
             return float("inf")
-        return MIN_GAIN if returns else float(MIN_GAIN * BACK_OFF ** (MOST - max(self.left[row], LAST)))
+        return float(MIN_GAIN * BACK_OFF ** (max(0.0, LAST - self.left[row]) if returns else MOST - max(self.left[row], LAST)))
 
     def spend(self, row: int, which: Flags, level: Floats) -> None:
         """Take note of a retune of some devices, whose levels are what is expected of their new batches."""

@@ -59,13 +59,6 @@ class SlowedDevice:
         """Return whether a batch was seen that is so near this one that they can say nothing of a slope."""
         return any(abs(np.log(table[batch - 1] / table[other - 1])) < APART for other in self.seen)
 
-    def shows(self, table: Floats, batch: int, least: float) -> bool:
-        """Return whether a batch would be off its table by `least`, a log, if a batch of 1 were unharmed."""
-        levels, _ = fit_levels(
-            table, {1: (0.0, 0.0)} | {each: seen for each, seen in self.seen.items() if each != batch}
-        )
-        return bool(levels[batch - 1] >= least)
-
     def put_off(self, step: int, factor: int = LONGER) -> None:
         """Have the next try later, after a wait that is `factor` times as long."""
         self.trial, self.wait = 0, self.wait * factor
@@ -85,7 +78,6 @@ class SlowedDevices:
         """Know of none."""
         self.known: dict[tuple[int, int], SlowedDevice] = {}
         self.changed_at, self.budget = np.zeros(shape, dtype=np.int64), RetuneBudget(shape)
-        self.trials = np.zeros(shape[0])
 
     def of_row(self, row: int) -> Iterator[tuple[int, SlowedDevice]]:
         """Yield the devices of an array that have one, and theirs."""
@@ -99,6 +91,10 @@ class SlowedDevices:
         """Return of which devices of an array it is tried whether a disturbance is over."""
         trials = [device for device, each in self.of_row(row) if each.trial]
         return np.isin(np.arange(self.changed_at.shape[1]), trials)
+
+    def tries_soon(self, row: int, step: int) -> bool:
+        """Return whether it is soon tried of a device of an array whether its disturbance is over."""
+        return any(0 < each.due - step <= FIRST_WAIT_STEPS for _, each in self.of_row(row) if not each.trial)
 
     def hidden(self, level: Floats) -> Flags:
         """Return which devices are disturbed although their present batches do not show it."""
