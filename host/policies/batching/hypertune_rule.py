@@ -235,15 +235,15 @@ class Retuner:
         news = np.zeros(jumped.shape, dtype=np.bool_)
         for where, each in list(self._disturbances.known.items()):
             since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
-            if jumped[where]:
-                if each.trial:  # it is not over
-                    each.put_off(step)
-                    self._disturbances.budget.grant(where[0], LAST)
-                elif not early[where] or (
-                    each.wait == FIRST_WAIT_STEPS
-                    and each.saw_near(self.allocator.tables[where[1]].step_seconds, present)
-                ):
-                    del self._disturbances.known[where]
+            if jumped[where] and each.trial:  # it is not over
+                each.put_off(step)
+                self._disturbances.budget.grant(where[0], LAST)
+            elif jumped[where] and (
+                not early[where]
+                or each.wait == FIRST_WAIT_STEPS
+                and each.saw_near(self.allocator.tables[where[1]].step_seconds, present)
+            ):
+                del self._disturbances.known[where]
             elif each.trial and self.batches[where] != each.trial:  # that did not pay
                 each.put_off(step, 1)
             elif each.trial:
