@@ -126,13 +126,17 @@ class Detector:
         small_limit = np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise)
         large, small = self._large.observe(residual, limit, seen), self._small.observe(residual, small_limit, seen)
         inside = seen & (np.abs(residual) <= limit)
-        self.agreed |= inside
         self._learn_noise(residual, seen, np.abs(self._large.length) <= 1)
         moved = self._average(residual, inside)
         jumped: Flags = large | small
-        self.agreed |= jumped
+        self.agreed |= inside | jumped
         if jumped.any():
-            self._set(np.where(large, self._large.mean(limit), self._small.mean(small_limit)), jumped, self._large, self._small)
+            self._set(
+                np.where(large, self._large.mean(limit), self._small.mean(small_limit)),
+                jumped,
+                self._large,
+                self._small,
+            )
         return SpeedChanges(jumped, moved)
 
     def reset(self, which: Flags) -> None:
@@ -175,9 +179,17 @@ class Detector:
             array[...] = np.array(state[name], dtype=np.float64).reshape(array.shape).astype(array.dtype)
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        own = {"level": self.level, "noise": self.noise, "agreed": self.agreed, "previous": self._previous, "skipped": self._skipped}
+        own = {
+            "level": self.level,
+            "noise": self.noise,
+            "agreed": self.agreed,
+            "previous": self._previous,
+            "skipped": self._skipped,
+        }
         runs = {"large": self._large, "small": self._small}
-        parts = {f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total", "least")}
+        parts = {
+            f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total", "least")
+        }
         return own | {"mean": self._mean, "count": self._count} | parts
 
     def _learn_noise(self, residual: Floats, seen: Flags, usual: Flags) -> None:
@@ -221,14 +233,16 @@ class _Run:
 
     def __init__(self, shape: tuple[int, ...], window: int) -> None:
         self._window = window
-        self.length, self.total, self.least = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.full(shape, np.inf)
+        self.length, self.total, self.least = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
 
     def mean(self, limit: Floats) -> Floats:
         """Return that of the residuals but the first; of that one if there is no other.
 
         It is beyond the smallest by the limit at most: a blip among what is a little off does not make the level.
         """
-        return np.asarray(np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit), most))
+        return np.asarray(
+            np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit), most)
+        )
 
     def observe(self, residual: Floats, limit: Floats, seen: Flags) -> Flags:
         """Take a step's residuals; return where the window is full."""
@@ -236,11 +250,11 @@ class _Run:
         goes_on = side * self.length > 0
         counted = goes_on | (self._window == 1)
         self.total = np.where(seen, np.where(counted, self.total * goes_on + residual, 0.0), self.total)
-        least = np.where(goes_on, self.least, np.inf)
-        self.least = np.where(seen, np.where(counted, np.minimum(least, np.abs(residual)), np.inf), self.least)
+        least = np.where(np.abs(self.length) <= 1, np.inf, self.least)  # of a run of one step, there is none yet
+        self.least = np.where(seen & counted, np.minimum(least, np.abs(residual)), self.least)
         self.length = np.where(seen, np.where(goes_on, self.length + side, side), self.length)
         return seen & (np.abs(self.length) >= self._window)
 
     def clear(self, which: Flags) -> None:
         """Begin anew."""
-        self.length[which], self.total[which], self.least[which] = 0, 0.0, np.inf
+        self.length[which], self.total[which], self.least[which] = 0, 0.0, 0.0

@@ -43,7 +43,7 @@ _STATE = {
     "": ("batches", "alive", "dirty"),
     "_durations": ("steps", "ends", "recheck"),
     "_disturbances": ("changed_at",),
-    "_disturbances.budget": ("left", "moves", "reference"),
+    "_disturbances.budget": ("left", "moves", "reference", "risen"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
 
@@ -308,9 +308,8 @@ class Retuner:
         gain = share * self._horizon(row, present, batches, step)
         back = (batches > present) & (batches == self._initial)
         only_returns = not (self._off()[row] & ~back | self._disturbances.tried(row))[batches != present].any()
-        if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
-            return None
-        if only_returns and self._disturbances.tries_soon(row, step):  # all go home with one retune
+        waits = only_returns and self._disturbances.tries_soon(row, step)  # all go home with one retune
+        if waits or share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):

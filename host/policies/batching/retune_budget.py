@@ -10,13 +10,14 @@ from host.policies.batching.detector import Flags
 # Log of a slowdown, since the last clear change of a device, that is another one: so many times what the levels of the
 # array move by without one (a mean of some of the last such moves), but between these bounds.
 CLEAR, CLEAR_MOVES, MOVES_MEMORY = (0.2, 0.35), 3.5, 8
-# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster leaves
-# `FASTER` at least.
+# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster and is
+# not the one that last became slower leaves `FASTER` at least, for its way back.
 SLOWER, MOST, FASTER = 3.0, 4.0, 1.0
-# With `MOST` retunes left the next one has to make the array faster by this share, with each less by so many times as
-# much. One that only gives devices back what they had is as cheap with none left.
-MIN_GAIN, BACK_OFF = 0.005, 3.0
+# With less than so many left, devices get back what they had in the plan, and nothing else is done.
 LAST = 2.0
+# With `MOST` retunes left the next one has to make the array faster by this share, with each less by so many times as
+# much. One that only gives devices back what they had has to win a `BACK_OFF`th of it.
+MIN_GAIN, BACK_OFF = 0.005, 3.0
 # One is left again after so many steps without a clear change.
 REST_STEPS = 400
 
@@ -26,14 +27,15 @@ class RetuneBudget:
 
     Attributes:
         left: (rows,) how many.
+        risen: (rows, devices) those that became slower at the last clear change.
         moves: (rows,) mean of what levels were off their references at changes that were not clear.
         reference: (rows, devices) level at the last clear change, or after the last retune that the device had part in.
     """
 
     def __init__(self, shape: tuple[int, int]) -> None:
         """Begin with all as fast as their tables."""
-        self.risen = np.zeros(shape, dtype=np.bool_)
         self.left, self.moves, self.reference = np.full(shape[0], LAST), np.zeros(shape[0]), np.zeros(shape)
+        self.risen = np.zeros(shape, dtype=np.bool_)
 
     def observe(self, changed: Flags, level: Floats, early: Flags, settled: Flags) -> None:
         """Take the levels after a step; what is seen of a new batch (`early`) is no change of the device.
@@ -43,18 +45,20 @@ class RetuneBudget:
         self.left += np.where(self.left < LAST, 1 / REST_STEPS, 0.0)
         rise = np.where(changed & ~early, level - self.reference, 0.0)
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
-        risen = (anew := (rise >= clear).any(axis=1))[:, None]
-        self.risen = np.where(risen, rise >= clear, self.risen)
-        self.left = np.where(anew, np.minimum(MOST, self.left + SLOWER), np.where((settled | (rise <= -clear) & ~self.risen).any(axis=1), np.maximum(self.left, FASTER), self.left))
+        anew = (rise >= clear).any(axis=1)
+        over = (settled | ((rise <= -clear) & ~self.risen)).any(axis=1)
+        self.risen = np.where(anew[:, None], rise >= clear, self.risen)
+        self.left = np.where(
+            anew, np.minimum(MOST, self.left + SLOWER), np.maximum(self.left, np.where(over, FASTER, 0))
+        )
         small = np.where(np.abs(rise) < clear, np.abs(rise), 0.0).max(axis=1)
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY
         self.reference = np.where((np.abs(rise) >= clear) | (changed & early), level, self.reference)
 
     def least_gain(self, row: int, returns: bool) -> float:
         """Return the share of its rate that the next retune of an array has to win; of one that only returns."""
-        if self.left[row] < 1:
-            return float("inf")
-        return float(MIN_GAIN * BACK_OFF ** (max(0.0, LAST - self.left[row]) if returns else MOST - max(self.left[row], LAST)))
+        gain = MIN_GAIN / BACK_OFF if returns else MIN_GAIN * BACK_OFF ** (MOST - max(self.left[row], LAST))
+        return float(gain) if self.left[row] >= 1 else np.inf
 
     def spend(self, row: int, which: Flags, level: Floats) -> None:
         """Take note of a retune of some devices, whose levels are what is expected of their new batches."""
