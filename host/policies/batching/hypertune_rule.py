@@ -43,7 +43,7 @@ _STATE = {
     "": ("batches", "alive", "dirty"),
     "_durations": ("steps", "ends", "recheck"),
     "_disturbances": ("changed_at",),
-    "_disturbances.budget": ("left", "moves", "reference", "risen"),
+    "_disturbances.budget": ("left", "moves", "reference"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
 
@@ -238,10 +238,12 @@ class Retuner:
             if jumped[where] and each.trial:  # it is not over
                 each.put_off(step)
                 self._disturbances.budget.grant(where[0], LAST)
-            elif jumped[where] and (
-                not early[where]
-                or each.wait == FIRST_WAIT_STEPS
-                and each.saw_near(self.allocator.tables[where[1]].step_seconds, present)
+            elif jumped[where] and not (
+                early[where]
+                and (
+                    each.wait > FIRST_WAIT_STEPS
+                    or not each.saw_near(self.allocator.tables[where[1]].step_seconds, present)
+                )
             ):
                 del self._disturbances.known[where]
             elif each.trial and self.batches[where] != each.trial:  # that did not pay
@@ -262,8 +264,6 @@ class Retuner:
         if not each.slowed(least) or present >= home:  # it never was much, or the plan's batch does not show it
             del self._disturbances.known[where]
             return True
-        if not each.due:
-            each.put_off(step, 1)
         if each.wait == FIRST_WAIT_STEPS:
             self._disturbances.budget.grant(row)
         each.trial = home
@@ -296,7 +296,7 @@ class Retuner:
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
         present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row, self._zeros, self._zeros)
         batches = self._choose(row, allocator, slowdowns)
-        if self._disturbances.budget.left[row] < LAST + self._others_off(row):
+        if self._disturbances.budget.left[row] < LAST:
             batches = self._homeward(row, batches)
         if np.array_equal(batches, present):
             self.dirty[row] = False
@@ -308,8 +308,7 @@ class Retuner:
         gain = share * self._horizon(row, present, batches, step)
         back = (batches > present) & (batches == self._initial)
         only_returns = not (self._off()[row] & ~back | self._disturbances.tried(row))[batches != present].any()
-        waits = only_returns and self._disturbances.tries_soon(row, step)  # all go home with one retune
-        if waits or share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
+        if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):
@@ -320,16 +319,11 @@ class Retuner:
         self._disturbances.budget.spend(row, batches != present, self.detector.level)
         return RetuneDecision(row, present, batches, gain)
 
-    def _others_off(self, row: int) -> bool:
-        """Return whether a device is off its table that was so before the last clear change."""
-        off = (self.detector.level > CLEAR[0]) | self._disturbances.hidden(self.detector.level)
-        return bool((off & ~self._disturbances.budget.risen)[row].any())
-
     def _homeward(self, row: int, batches: Batches) -> Batches:
         """Return the plan's batches for devices that should get more, and no more than these for the others."""
-        most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
-        returns = (batches > present) & ~self._disturbances.hidden(self.detector.level)[row]
-        return np.asarray(np.where(returns, most, np.minimum(present, most)))
+        most = np.where(self.alive[row], self._initial, 0)
+        returns = (batches > self.batches[row]) & ~self._disturbances.hidden(self.detector.level)[row]
+        return np.where(returns, most, np.minimum(self.batches[row], most))
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""

@@ -10,8 +10,8 @@ from host.policies.batching.detector import Flags
 # Log of a slowdown, since the last clear change of a device, that is another one: so many times what the levels of the
 # array move by without one (a mean of some of the last such moves), but between these bounds.
 CLEAR, CLEAR_MOVES, MOVES_MEMORY = (0.2, 0.35), 3.5, 8
-# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster and is
-# not the one that last became slower leaves `FASTER` at least, for its way back.
+# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster
+# leaves `FASTER` at least, for its way back.
 SLOWER, MOST, FASTER = 3.0, 4.0, 1.0
 # With less than so many left, devices get back what they had in the plan, and nothing else is done.
 LAST = 2.0
@@ -27,7 +27,6 @@ class RetuneBudget:
 
     Attributes:
         left: (rows,) how many.
-        risen: (rows, devices) those that became slower at the last clear change.
         moves: (rows,) mean of what levels were off their references at changes that were not clear.
         reference: (rows, devices) level at the last clear change, or after the last retune that the device had part in.
     """
@@ -35,7 +34,6 @@ class RetuneBudget:
     def __init__(self, shape: tuple[int, int]) -> None:
         """Begin with all as fast as their tables."""
         self.left, self.moves, self.reference = np.full(shape[0], LAST), np.zeros(shape[0]), np.zeros(shape)
-        self.risen = np.zeros(shape, dtype=np.bool_)
 
     def observe(self, changed: Flags, level: Floats, early: Flags, settled: Flags) -> None:
         """Take the levels after a step; what is seen of a new batch (`early`) is no change of the device.
@@ -45,12 +43,8 @@ class RetuneBudget:
         self.left += np.where(self.left < LAST, 1 / REST_STEPS, 0.0)
         rise = np.where(changed & ~early, level - self.reference, 0.0)
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
-        anew = (rise >= clear).any(axis=1)
-        over = (settled | ((rise <= -clear) & ~self.risen)).any(axis=1)
-        self.risen = np.where(anew[:, None], rise >= clear, self.risen)
-        self.left = np.where(
-            anew, np.minimum(MOST, self.left + SLOWER), np.maximum(self.left, np.where(over, FASTER, 0))
-        )
+        self.left = np.where((rise >= clear).any(axis=1), np.minimum(MOST, self.left + SLOWER), self.left)
+        self.left = np.where(((rise <= -clear) | settled).any(axis=1), np.maximum(self.left, FASTER), self.left)
         small = np.where(np.abs(rise) < clear, np.abs(rise), 0.0).max(axis=1)
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY
         self.reference = np.where((np.abs(rise) >= clear) | (changed & early), level, self.reference)

@@ -92,10 +92,6 @@ class SlowedDevices:
         trials = [device for device, each in self.of_row(row) if each.trial]
         return np.isin(np.arange(self.changed_at.shape[1]), trials)
 
-    def tries_soon(self, row: int, step: int) -> bool:
-        """Return whether it is soon tried of a device of an array whether its disturbance is over."""
-        return any(0 < each.due - step <= FIRST_WAIT_STEPS for _, each in self.of_row(row) if not each.trial)
-
     def hidden(self, level: Floats) -> Flags:
         """Return which devices are disturbed although their present batches do not show it."""
         flags = np.zeros(level.shape, dtype=np.bool_)
