@@ -258,14 +258,13 @@ class Retuner:
 
     def _try(self, where: tuple[int, int], each: SlowedDevice, step: int) -> bool:
         """Begin to try whether a disturbance is over that the present batch does not show; return whether it is."""
-        row, device = where
-        present, home = max(1, int(self.batches[where])), int(self._initial[device])
-        least = SHOWN_THRESHOLDS * float(self.detector.thresholds[where])
-        if not each.slowed(least) or present >= home:  # it never was much, or the plan's batch does not show it
+        home, least = int(self._initial[where[1]]), SHOWN_THRESHOLDS * float(self.detector.thresholds[where])
+        # It never was much, or the plan's batch does not show it.
+        if not each.slowed(least) or max(1, self.batches[where]) >= home:
             del self._disturbances.known[where]
             return True
         if each.wait == FIRST_WAIT_STEPS:
-            self._disturbances.budget.grant(row)
+            self._disturbances.budget.grant(where[0])
         each.trial = home
         return True
 
@@ -295,9 +294,7 @@ class Retuner:
 
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
         present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row, self._zeros, self._zeros)
-        batches = self._choose(row, allocator, slowdowns)
-        if self._disturbances.budget.left[row] < LAST:
-            batches = self._homeward(row, batches)
+        batches = self._affordable(row, self._choose(row, allocator, slowdowns))
         if np.array_equal(batches, present):
             self.dirty[row] = False
             return None
@@ -306,8 +303,8 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        back = (batches > present) & (batches == self._initial)
-        only_returns = not (self._off()[row] & ~back | self._disturbances.tried(row))[batches != present].any()
+        stays_off = self._off()[row] & ((batches < present) | (batches != self._initial))
+        only_returns = not (stays_off | self._disturbances.tried(row))[batches != present].any()
         if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
@@ -319,11 +316,12 @@ class Retuner:
         self._disturbances.budget.spend(row, batches != present, self.detector.level)
         return RetuneDecision(row, present, batches, gain)
 
-    def _homeward(self, row: int, batches: Batches) -> Batches:
-        """Return the plan's batches for devices that should get more, and no more than these for the others."""
-        most = np.where(self.alive[row], self._initial, 0)
-        returns = (batches > self.batches[row]) & ~self._disturbances.hidden(self.detector.level)[row]
-        return np.where(returns, most, np.minimum(self.batches[row], most))
+    def _affordable(self, row: int, batches: Batches) -> Batches:
+        """Return these batches; with the last retune the plan's for devices that get more, and no others."""
+        most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
+        returns = (batches > present) & ~self._disturbances.hidden(self.detector.level)[row]
+        last = self._disturbances.budget.left[row] < LAST
+        return np.where(returns, most, np.minimum(present, most)) if last else batches
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""
