@@ -250,8 +250,12 @@ class _Run:
         goes_on = side * self.length > 0
         counted = goes_on | (self._window == 1)
         self.total = np.where(seen, np.where(counted, self.total * goes_on + residual, 0.0), self.total)
-        smallest = np.where(np.abs(self.length) <= 1, np.inf, self.least)  # a run of one step has none yet
-        self.least = np.where(seen & counted, np.minimum(smallest, np.abs(residual)), self.least)
+        # A run of one step has no smallest yet.
+        self.least = np.where(
+            seen & counted,
+            np.minimum(np.where(np.abs(self.length) <= 1, np.inf, self.least), np.abs(residual)),
+            self.least,
+        )
         self.length = np.where(seen, np.where(goes_on, self.length + side, side), self.length)
         return seen & (np.abs(self.length) >= self._window)
 

@@ -320,8 +320,11 @@ class Retuner:
         """Return these batches; with the last retune the plan's for devices that get more, and no others."""
         most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
         returns = (batches > present) & ~self._disturbances.hidden(self.detector.level)[row]
-        last = self._disturbances.budget.left[row] < LAST
-        return np.where(returns, most, np.minimum(present, most)) if last else batches
+        return (
+            batches
+            if self._disturbances.budget.left[row] >= LAST
+            else np.where(returns, most, np.minimum(present, most))
+        )
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""

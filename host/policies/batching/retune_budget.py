@@ -51,8 +51,11 @@ class RetuneBudget:
 
     def least_gain(self, row: int, returns: bool) -> float:
         """Return the share of its rate that the next retune of an array has to win; of one that only returns."""
-        gain = MIN_GAIN / BACK_OFF if returns else MIN_GAIN * BACK_OFF ** (MOST - max(self.left[row], LAST))
-        return float(gain) if self.left[row] >= 1 else np.inf
+        return (
+            float(MIN_GAIN * BACK_OFF ** (-1 if returns else MOST - max(self.left[row], LAST)))
+            if self.left[row] >= 1
+            else np.inf
+        )
 
     def spend(self, row: int, which: Flags, level: Floats) -> None:
         """Take note of a retune of some devices, whose levels are what is expected of their new batches."""
