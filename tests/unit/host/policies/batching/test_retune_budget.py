@@ -63,7 +63,9 @@ def test_each_retune_has_to_win_more_than_the_one_before() -> None:
     least = []
     for _ in range(5):
         least.append(budget.least_gain(0, returns=False))
-        assert budget.least_gain(0, returns=True) == (MIN_GAIN / BACK_OFF if budget.left[0] >= 1 else np.inf)
+        assert budget.least_gain(0, returns=True) == pytest.approx(
+            MIN_GAIN / BACK_OFF if budget.left[0] >= 1 else np.inf
+        )
         budget.spend(0, FIRST[0], see_both)
     # The last one only gives records back, so it costs no more than the one before.
     factors = np.array([1, BACK_OFF, BACK_OFF**2, BACK_OFF**2, np.inf])
