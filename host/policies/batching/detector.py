@@ -70,6 +70,7 @@ class Detector:
     Attributes:
         level: log of believed seconds over the table's; 0 is as fast as the table.
         noise: standard deviation of a residual.
+        agreed: devices that have been as slow as believed since they have their batch.
     """
 
     def __init__(self, shape: tuple[int, ...], threshold: float, window: int) -> None:
@@ -83,6 +84,7 @@ class Detector:
         self._floor = float(np.log1p(threshold))
         self.level = np.zeros(shape)
         self.noise = np.full(shape, NOISE_START)
+        self.agreed = np.zeros(shape, dtype=np.bool_)
         self._previous = np.full(shape, np.nan)
         self._skipped = np.zeros(shape, dtype=np.bool_)
         self._large, self._small = _Run(shape, window), _Run(shape, window + MORE_STEPS)
@@ -121,14 +123,20 @@ class Detector:
         self._skipped &= ~here
         residual = np.where(seen, log_ratio, self.level) - self.level
         limit = self.thresholds
-        large = self._large.observe(residual, limit, seen)
-        small = self._small.observe(residual, np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise), seen)
+        small_limit = np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise)
+        large, small = self._large.observe(residual, limit, seen), self._small.observe(residual, small_limit, seen)
         inside = seen & (np.abs(residual) <= limit)
         self._learn_noise(residual, seen, np.abs(self._large.length) <= 1)
         moved = self._average(residual, inside)
         jumped: Flags = large | small
+        self.agreed |= inside | jumped
         if jumped.any():
-            self._set(np.where(large, self._large.mean, self._small.mean), jumped, self._large, self._small)
+            self._set(
+                np.where(large, self._large.mean(limit), self._small.mean(small_limit)),
+                jumped,
+                self._large,
+                self._small,
+            )
         return SpeedChanges(jumped, moved)
 
     def reset(self, which: Flags) -> None:
@@ -146,6 +154,7 @@ class Detector:
         A drive's first step with a new batch takes up to a tenth longer, and says nothing of its speed.
         """
         self._skipped[row] |= which
+        self.agreed[row] &= ~which
 
     def believe(self, at: tuple[int, int], level: float) -> None:
         """Take a device for as slow as this from its next step on, of which nothing has been seen yet."""
@@ -170,9 +179,17 @@ class Detector:
             array[...] = np.array(state[name], dtype=np.float64).reshape(array.shape).astype(array.dtype)
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        own = {"level": self.level, "noise": self.noise, "previous": self._previous, "skipped": self._skipped}
+        own = {
+            "level": self.level,
+            "noise": self.noise,
+            "agreed": self.agreed,
+            "previous": self._previous,
+            "skipped": self._skipped,
+        }
         runs = {"large": self._large, "small": self._small}
-        parts = {f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total")}
+        parts = {
+            f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total", "least")
+        }
         return own | {"mean": self._mean, "count": self._count} | parts
 
     def _learn_noise(self, residual: Floats, seen: Flags, usual: Flags) -> None:
@@ -211,17 +228,21 @@ class _Run:
 
     Attributes:
         length: how many, negative for faster than believed.
-        total: of them but the first.
+        total, least: sum of them but the first, and the size of the smallest of these.
     """
 
     def __init__(self, shape: tuple[int, ...], window: int) -> None:
         self._window = window
-        self.length, self.total = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+        self.length, self.total, self.least = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
 
-    @property
-    def mean(self) -> Floats:
-        """Of the residuals but the first; of that one if there is no other."""
-        return np.asarray(self.total / np.maximum(1, np.abs(self.length) - 1))
+    def mean(self, limit: Floats) -> Floats:
+        """Return that of the residuals but the first; of that one if there is no other.
+
+        It is beyond the smallest by the limit at most: a blip among what is a little off does not make the level.
+        """
+        return np.asarray(
+            np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit), most)
+        )
 
     def observe(self, residual: Floats, limit: Floats, seen: Flags) -> Flags:
         """Take a step's residuals; return where the window is full."""
@@ -229,9 +250,15 @@ class _Run:
         goes_on = side * self.length > 0
         counted = goes_on | (self._window == 1)
         self.total = np.where(seen, np.where(counted, self.total * goes_on + residual, 0.0), self.total)
+        # A run of one step has no smallest yet.
+        self.least = np.where(
+            seen & counted,
+            np.minimum(np.where(np.abs(self.length) <= 1, np.inf, self.least), np.abs(residual)),
+            self.least,
+        )
         self.length = np.where(seen, np.where(goes_on, self.length + side, side), self.length)
         return seen & (np.abs(self.length) >= self._window)
 
     def clear(self, which: Flags) -> None:
         """Begin anew."""
-        self.length[which], self.total[which] = 0, 0.0
+        self.length[which], self.total[which], self.least[which] = 0, 0.0, 0.0

@@ -21,7 +21,7 @@ from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Detector, Flags
 from host.policies.batching.forecast import RECHECK_STEPS, Drifts, Durations
-from host.policies.batching.retune_budget import MOST
+from host.policies.batching.retune_budget import CLEAR, LAST, MOST
 from host.policies.batching.retune_rules import RetuneRules
 from host.policies.batching.slowed_devices import EARLY_STEPS, FIRST_WAIT_STEPS, SlowedDevice, SlowedDevices, fit_levels
 
@@ -127,14 +127,16 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before, was_off = self.detector.level.copy(), self._off()
+        before, was_off, agreed = self.detector.level.copy(), self._off(), self.detector.agreed.copy()
         changes = self.detector.observe(log_ratio)
         changed = changes.any
         if changed.any():
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
-        self._disturbances.budget.observe(changed, self.detector.level, self._early(step), over)
-        over |= self._follow(changes.jumped, step)
+        # What was as expected with its batch, and then is clearly not, has changed itself.
+        early = self._early(step) & ~(agreed & changes.jumped & (np.abs(self.detector.level - before) > CLEAR[0]))
+        self._disturbances.budget.observe(changed, self.detector.level, early, over)
+        over |= self._follow(changes.jumped, early, step)
         self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
         slower: Flags = np.any(self.detector.level > before, axis=1)
@@ -228,19 +230,22 @@ class Retuner:
         early = np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
         return np.asarray((step - self._disturbances.changed_at <= early) & (self._disturbances.changed_at > 0))
 
-    def _follow(self, jumped: Flags, step: int) -> Flags:
+    def _follow(self, jumped: Flags, early: Flags, step: int) -> Flags:
         """See which disturbances are others or over, and which may be; return of which devices to think for that."""
         news = np.zeros(jumped.shape, dtype=np.bool_)
         for where, each in list(self._disturbances.known.items()):
             since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
-            if jumped[where]:
-                if each.trial:  # it is not over
-                    each.put_off(step)
-                    self._disturbances.budget.grant(where[0])
-                elif not self._early(step)[where] or each.saw_near(
-                    self.allocator.tables[where[1]].step_seconds, present
-                ):
-                    del self._disturbances.known[where]
+            if jumped[where] and each.trial:  # it is not over
+                each.put_off(step)
+                self._disturbances.budget.grant(where[0], LAST)
+            elif jumped[where] and not (
+                early[where]
+                and (
+                    each.wait > FIRST_WAIT_STEPS
+                    or not each.saw_near(self.allocator.tables[where[1]].step_seconds, present)
+                )
+            ):
+                del self._disturbances.known[where]
             elif each.trial and self.batches[where] != each.trial:  # that did not pay
                 each.put_off(step, 1)
             elif each.trial:
@@ -253,19 +258,13 @@ class Retuner:
 
     def _try(self, where: tuple[int, int], each: SlowedDevice, step: int) -> bool:
         """Begin to try whether a disturbance is over that the present batch does not show; return whether it is."""
-        row, device = where
-        present, home = max(1, int(self.batches[where])), int(self._initial[device])
-        least = SHOWN_THRESHOLDS * float(self.detector.thresholds[where])
-        if not each.slowed(least) or present >= home:  # it never was much, or the plan's batch does not show it
+        home, least = int(self._initial[where[1]]), SHOWN_THRESHOLDS * float(self.detector.thresholds[where])
+        # It never was much, or the plan's batch does not show it.
+        if not each.slowed(least) or max(1, self.batches[where]) >= home:
             del self._disturbances.known[where]
             return True
-        if not each.due:
-            each.put_off(step, 1)
-            # Even one that leaves a batch of 1 unharmed would be seen here.
-            if not each.shows(self.allocator.tables[device].step_seconds, present, least):
-                return False
         if each.wait == FIRST_WAIT_STEPS:
-            self._disturbances.budget.grant(row)
+            self._disturbances.budget.grant(where[0])
         each.trial = home
         return True
 
@@ -295,7 +294,7 @@ class Retuner:
 
     def _decide(self, row: int, step: int) -> RetuneDecision | None:
         present, (allocator, slowdowns) = self.batches[row].copy(), self._pace(row, self._zeros, self._zeros)
-        batches = self._choose(row, allocator, slowdowns)
+        batches = self._affordable(row, self._choose(row, allocator, slowdowns))
         if np.array_equal(batches, present):
             self.dirty[row] = False
             return None
@@ -304,8 +303,8 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        back = (batches > present) & (batches <= self._initial)  # in part, if it is still slower than its table
-        only_returns = not (self._off()[row] & ~back | self._disturbances.tried(row))[batches != present].any()
+        stays_off = self._off()[row] & ((batches < present) | (batches != self._initial))
+        only_returns = not (stays_off | self._disturbances.tried(row))[batches != present].any()
         if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
@@ -316,6 +315,16 @@ class Retuner:
         self.dirty[row] = False
         self._disturbances.budget.spend(row, batches != present, self.detector.level)
         return RetuneDecision(row, present, batches, gain)
+
+    def _affordable(self, row: int, batches: Batches) -> Batches:
+        """Return these batches; with the last retune the plan's for devices that get more, and no others."""
+        most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
+        returns = (batches > present) & ~self._disturbances.hidden(self.detector.level)[row]
+        return (
+            batches
+            if self._disturbances.budget.left[row] >= LAST
+            else np.where(returns, most, np.minimum(present, most))
+        )
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""

@@ -10,11 +10,13 @@ from host.policies.batching.detector import Flags
 # Log of a slowdown, since the last clear change of a device, that is another one: so many times what the levels of the
 # array move by without one (a mean of some of the last such moves), but between these bounds.
 CLEAR, CLEAR_MOVES, MOVES_MEMORY = (0.2, 0.35), 3.5, 8
-# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster leaves
-# `FASTER` at least.
-SLOWER, MOST, FASTER = 2.0, 3.0, 1.0
+# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster
+# leaves `FASTER` at least, for its way back.
+SLOWER, MOST, FASTER = 3.0, 4.0, 1.0
+# With less than so many left, devices get back what they had in the plan, and nothing else is done.
+LAST = 2.0
 # With `MOST` retunes left the next one has to make the array faster by this share, with each less by so many times as
-# much. One that only gives devices back what they had is as cheap with none left.
+# much. One that only gives devices back what they had has to win a `BACK_OFF`th of it.
 MIN_GAIN, BACK_OFF = 0.005, 3.0
 # One is left again after so many steps without a clear change.
 REST_STEPS = 400
@@ -31,14 +33,14 @@ class RetuneBudget:
 
     def __init__(self, shape: tuple[int, int]) -> None:
         """Begin with all as fast as their tables."""
-        self.left, self.moves, self.reference = np.full(shape[0], FASTER), np.zeros(shape[0]), np.zeros(shape)
+        self.left, self.moves, self.reference = np.full(shape[0], LAST), np.zeros(shape[0]), np.zeros(shape)
 
     def observe(self, changed: Flags, level: Floats, early: Flags, settled: Flags) -> None:
         """Take the levels after a step; what is seen of a new batch (`early`) is no change of the device.
 
         The end of a drift (`settled`) is one.
         """
-        self.left += np.where(self.left < 1, 1 / REST_STEPS, 0.0)
+        self.left += np.where(self.left < LAST, 1 / REST_STEPS, 0.0)
         rise = np.where(changed & ~early, level - self.reference, 0.0)
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
         self.left = np.where((rise >= clear).any(axis=1), np.minimum(MOST, self.left + SLOWER), self.left)
@@ -49,13 +51,17 @@ class RetuneBudget:
 
     def least_gain(self, row: int, returns: bool) -> float:
         """Return the share of its rate that the next retune of an array has to win; of one that only returns."""
-        return float(MIN_GAIN * BACK_OFF ** ((0.0 if returns else MOST) - self.left[row]))
+        return (
+            float(MIN_GAIN * BACK_OFF ** (-1 if returns else MOST - max(self.left[row], LAST)))
+            if self.left[row] >= 1
+            else np.inf
+        )
 
     def spend(self, row: int, which: Flags, level: Floats) -> None:
         """Take note of a retune of some devices, whose levels are what is expected of their new batches."""
         self.left[row] = max(self.left[row] - 1, 0.0)
         self.reference[row] = np.where(which, level[row], self.reference[row])
 
-    def grant(self, row: int) -> None:
-        """Leave one at least: a disturbance is believed to be over, or a trial of that has failed."""
-        self.left[row] = max(self.left[row], FASTER)
+    def grant(self, row: int, least: float = FASTER) -> None:
+        """Leave so many at least: a disturbance is believed to be over, or a trial of that has failed."""
+        self.left[row] = max(self.left[row], least)

@@ -59,13 +59,6 @@ class SlowedDevice:
         """Return whether a batch was seen that is so near this one that they can say nothing of a slope."""
         return any(abs(np.log(table[batch - 1] / table[other - 1])) < APART for other in self.seen)
 
-    def shows(self, table: Floats, batch: int, least: float) -> bool:
-        """Return whether a batch would be off its table by `least`, a log, if a batch of 1 were unharmed."""
-        levels, _ = fit_levels(
-            table, {1: (0.0, 0.0)} | {each: seen for each, seen in self.seen.items() if each != batch}
-        )
-        return bool(levels[batch - 1] >= least)
-
     def put_off(self, step: int, factor: int = LONGER) -> None:
         """Have the next try later, after a wait that is `factor` times as long."""
         self.trial, self.wait = 0, self.wait * factor

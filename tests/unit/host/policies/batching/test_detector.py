@@ -143,7 +143,28 @@ def test_a_step_that_is_passed_over_is_no_step(ratios: list[float], where: int, 
     run(passing, np.array(ratios[:where]))
     passing.skip_next(np.array([True]))
     run(passing, np.array([*([np.nan] if lost else []), 9.0, *ratios[where:]]))
-    assert passing.state() == plain.state()
+    seen = [{name: own for name, own in each.state().items() if name != "agreed"} for each in (passing, plain)]
+    assert seen[0] == seen[1]
+
+
+def test_a_blip_among_steps_that_are_a_little_off_does_not_make_the_level() -> None:
+    detector = Detector((1,), THRESHOLD, WINDOW)
+    run(detector, np.array([1.0] * 20 + [1.1, 5.0, 1.1]))
+    assert 0.09 < detector.level[0] < 0.2
+    burst = Detector((1,), THRESHOLD, WINDOW)
+    run(burst, np.array([1.0] * 20 + [1.1, 5.0, 5.0]))
+    assert burst.level[0] == pytest.approx(np.log(5.0))
+
+
+def test_a_device_agrees_again_once_it_was_seen_with_its_batch() -> None:
+    detector = Detector((1,), THRESHOLD, WINDOW)
+    run(detector, np.array([1.0]))
+    assert detector.agreed[0]
+    detector.skip_next(np.array([True]))
+    run(detector, np.array([1.0, 2.0]))  # passed over; off
+    assert not detector.agreed[0]
+    run(detector, np.array([1.0]))
+    assert detector.agreed[0]
 
 
 @given(st.lists(st.sampled_from([1.0, 1.05, 1.5, 0.7, float("nan")]), max_size=40), st.integers(0, 40))

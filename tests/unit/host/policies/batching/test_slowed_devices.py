@@ -93,13 +93,6 @@ def test_only_the_last_batches_are_remembered_and_waits_grow() -> None:
     assert known.due - 200 > 2 * first
 
 
-def test_a_large_batch_would_show_what_a_small_one_hides() -> None:
-    known = SlowedDevice()
-    known.see(150, 1.2, 0.01)
-    assert known.shows(TABLE, 100, 0.16)
-    assert not known.shows(TABLE, 1, 0.16)
-
-
 def test_a_checkpoint_keeps_what_is_known_of_the_first_array() -> None:
     known = SlowedDevices((1, 2))
     known.known[0, 1] = SlowedDevice({3: (0.5, 0.1), 9: (0.7, 0.2)}, 40, 32, 5)
