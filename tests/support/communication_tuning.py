@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
+from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_lab.generate.autobyte.tuner_scenario import make_slices
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.link_conditions import Conditions
-from host.policies.transfer.transfer_tuner import Change, DriveSeen, StepSeen, TransferTuner
+from host.policies.transfer.transfer_tuner import Change, StepSeen, TransferTuner
 
 COSTS: Costs = tuple(
     LayerCost(f"layer{number}", (TensorCost(f"layer{number}.weight", size),), 0.01, 0.02)
@@ -54,7 +54,7 @@ def seen(
 ) -> StepSeen:
     """A step as a run tells it, without noise: of slices of three sizes, a round trip of 1 ms, 0.4 ms a slice."""
     slices = make_slices(drives / bytes_per_second, 1e-3, 4e-4, (4 << 10, 64 << 10, 1 << 20))
-    return StepSeen(step, seconds, sending, (DriveSeen(COSTS, slices),) * drives)
+    return StepSeen(step, seconds, sending, (DriveTransfers(COSTS, slices),) * drives)
 
 
 def drive(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
+from csd_emu.perfmodel.overlap.layer_work import DriveTransfers, exchange_bytes
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.bench.communication import comm_cases
@@ -38,7 +38,7 @@ from host.policies.transfer.bayesian_search import SearchRules, StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
 from host.policies.transfer.setting_grid import candidates, default_setting
 from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
-from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen, TransferTuner
+from host.policies.transfer.transfer_tuner import StepSeen, TransferTuner
 
 DRIVES = 3
 BEST_BYTES_PER_SECOND, RATIO_AT_BEST, OCTAVES = 500e6, 0.25, 4.0
@@ -168,7 +168,7 @@ def _search(seed: int, number: int, case: comm_cases.CommunicationCase) -> dict[
         seconds = known.setdefault(sending, 0.0) or here.step_seconds(0, sending)
         known[sending] = seconds
         seconds *= float(np.exp(NOISE.step * generator.standard_normal()))
-        tuner.observe(StepSeen(step, seconds, sending, (DriveSeen(here.costs, np.zeros((0, 4))),) * here.drives))
+        tuner.observe(StepSeen(step, seconds, sending, (DriveTransfers(here.costs, np.zeros((0, 4))),) * here.drives))
     chosen = tuner.sending(step + SearchRules().ahead)
     default, own = here.step_seconds(0, BYTESCHEDULER_DEFAULT), known[own_default]
     return {

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, scale_compute
+from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, scale_compute
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.simulate.slowdown_traces import arrivals
 from csd_lab.simulate.turn_simulation import step_seconds
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
-from host.policies.transfer.transfer_tuner import Change, DriveSeen, StepSeen, TransferTuner
+from host.policies.transfer.transfer_tuner import Change, StepSeen, TransferTuner
 
 # Bandwidths are whole steps of an eighth of an octave: few enough for each to be simulated once.
 STEPS_PER_OCTAVE = 8
@@ -234,7 +234,7 @@ def play(
 def make_slices(
     byte_seconds: float, round_trip_seconds: float, slice_seconds: float, sizes: Sequence[int]
 ) -> npt.NDArray[np.float64]:
-    """Return pulls as `DriveSeen` has them: of each size one that leaves an idle link, and one that waits for it."""
+    """Return pulls as `DriveTransfers` has them: of each size one that finds the link idle, and one that waits."""
     rows, now = list[tuple[float, ...]](), 0.0
     for size in sizes:
         took = slice_seconds + size * byte_seconds
@@ -244,7 +244,7 @@ def make_slices(
     return np.array(rows)
 
 
-def _see(setup: Setup, bandwidth: float, drawn: Mapping[str, float]) -> DriveSeen:
+def _see(setup: Setup, bandwidth: float, drawn: Mapping[str, float]) -> DriveTransfers:
     """Return what is measured of a drive: a link of so many bytes per second, each figure off by what was drawn."""
     link = setup.link
     slices = make_slices(
@@ -253,4 +253,4 @@ def _see(setup: Setup, bandwidth: float, drawn: Mapping[str, float]) -> DriveSee
         link.slice_seconds * drawn["slice_seconds"],
         _SEEN_BYTES,
     )
-    return DriveSeen(scale_compute(setup.costs, drawn["load"]), slices)
+    return DriveTransfers(scale_compute(setup.costs, drawn["load"]), slices)

@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, compute_seconds, scale_compute
+from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, compute_seconds, scale_compute
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.slice_costs import LinkFit, seconds_per_byte, table_slices
-from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen
+from host.policies.transfer.transfer_tuner import StepSeen
 
 JUMP = 0.2
 DEVIATIONS = 4.0
@@ -141,7 +141,7 @@ class _DriveWatch:
         self._wires = dict[TransferSettings, Level]()
         self._measured: Costs = ()
 
-    def observe(self, seen: DriveSeen, sending: TransferSettings) -> bool:
+    def observe(self, seen: DriveTransfers, sending: TransferSettings) -> bool:
         """Take a step; return whether anything jumped."""
         if anew := not _same_tensors(seen.costs, self._measured):
             self.compute.forget()

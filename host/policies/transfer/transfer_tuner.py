@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import Costs
+from csd_emu.perfmodel.overlap.layer_work import DriveTransfers
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.errors import ConfigurationError, DeviceError
 from firmware_agent.common.send_queue import TransferSettings
@@ -20,20 +19,6 @@ from host.config.plugins.plugin_section import accepted
 # Step k+1 is announced before step k has ended, but its gradients leave later, and those of its weights that wait are
 # cut anew: what is learnt from step k holds from its end on.
 LEAST_AHEAD_STEPS = 1
-
-
-@dataclass(frozen=True, eq=False)
-class DriveSeen:
-    """What the host measured of one participant.
-
-    Attributes:
-        costs: bytes and compute seconds of each layer, as measured in this step.
-        slices: (slices, 4) those that crossed: 1 for a push and 0 for a pull, bytes, and seconds of one clock when it
-            left its queue and when it was read; of a pull, when the host was told so.
-    """
-
-    costs: Costs
-    slices: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -50,7 +35,7 @@ class StepSeen:
     step: int
     step_seconds: float
     sending: TransferSettings
-    drives: tuple[DriveSeen, ...]
+    drives: tuple[DriveTransfers, ...]
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
+from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
 from firmware_agent.common.frames.step_frames import Timed
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares
-from host.policies.transfer.transfer_tuner import Change, DriveSeen, StepSeen
+from host.policies.transfer.transfer_tuner import Change, StepSeen
 from host.training.accounting import StepAccount
 from host.training.sync.exchange.slice_log import PUSH, SliceLog
 from host.training.transfer_policy import UNSLICED, TransferPolicy
@@ -37,12 +37,12 @@ def see_step(
     told = [(log, log.timed) for log in logs if log.timed is not None and log.timed.end_seconds > 0]
     if not told or step_seconds <= 0:
         return None
-    drives = tuple(DriveSeen(layer_costs(timed, log.names, sizes), _crossed(log)) for log, timed in told)
+    drives = tuple(DriveTransfers(layer_costs(timed, log.names, sizes), _crossed(log)) for log, timed in told)
     return StepSeen(step, step_seconds, sending, drives)
 
 
 def _crossed(log: SliceLog) -> npt.NDArray[np.float64]:
-    """Return the slices of a device, as `DriveSeen` has them."""
+    """Return the slices of a device, as `DriveTransfers` has them."""
     records = [
         (r.direction == PUSH, r.size_bytes, r.begin_seconds, r.end_seconds) for r in log.records() if r.size_bytes
     ]
@@ -137,8 +137,7 @@ class RunTransfers:
         if self.policy.overlap and logs:
             seen = see_step(step, wall_seconds, sending, logs, {name: array.nbytes for name, array in weights.items()})
         elif accounted.transfers and accounted.array_seconds > 0:
-            drives = tuple(DriveSeen(*each) for each in accounted.transfers)
-            seen = StepSeen(step, accounted.array_seconds, sending, drives)
+            seen = StepSeen(step, accounted.array_seconds, sending, accounted.transfers)
         return None if seen is None else await asyncio.to_thread(self.policy.tuner.observe, seen)
 
 

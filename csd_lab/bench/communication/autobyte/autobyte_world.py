@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
+from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication.autobyte import autobyte_development_seeds, autobyte_final_seeds
@@ -20,7 +20,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
 from host.policies.transfer.setting_grid import default_setting
-from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen, TransferTuner
+from host.policies.transfer.transfer_tuner import StepSeen, TransferTuner
 
 # The share of the oracle's gain counts where the oracle is so much faster than the setting found beforehand.
 LEAST_GAIN = 0.05
@@ -126,7 +126,7 @@ def told_link(state: DrivesState) -> SharedLink:
     return SharedLink(part, state.latency_seconds, ASSUMED_SLICE_SECONDS)
 
 
-def _see_drive(state: DrivesState, drive: int, slices: Sequence[SeenSlices], factor: float) -> DriveSeen:
+def _see_drive(state: DrivesState, drive: int, slices: Sequence[SeenSlices], factor: float) -> DriveTransfers:
     """Return what the host measures of a drive; `factor`: of its computing."""
     own = [each for each in slices if each.drive == drive]
     columns = [
@@ -135,7 +135,7 @@ def _see_drive(state: DrivesState, drive: int, slices: Sequence[SeenSlices], fac
         )
         for each in own
     ]
-    return DriveSeen(_costs(state, state.slowdowns[drive] * factor), np.concatenate(columns).astype(np.float64))
+    return DriveTransfers(_costs(state, state.slowdowns[drive] * factor), np.concatenate(columns).astype(np.float64))
 
 
 def _costs(state: DrivesState, factor: float) -> Costs:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from csd_emu.perfmodel.overlap.layer_work import DriveTransfers
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication.bytescheduler import development_seeds, final_seeds
@@ -19,7 +20,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS
 from host.policies.transfer.setting_grid import default_setting
-from host.policies.transfer.transfer_tuner import DriveSeen, StepSeen
+from host.policies.transfer.transfer_tuner import StepSeen
 
 # `BYTESCHEDULER_PARTITION` and `BYTESCHEDULER_CREDIT` of the released code (bytescheduler/common/bytecore.py of
 # bytedance/byteps, branch bytescheduler, read 2026-11-27) are 1,000,000 and 4,000,000 parameters; here of 4 bytes.
@@ -127,4 +128,4 @@ def as_setting(sending: TransferSettings) -> Setting:
 
 
 def _seen(case: SliceCase, step: int, sending: TransferSettings, seconds: float) -> StepSeen:
-    return StepSeen(step, seconds, sending, (DriveSeen((), np.zeros((0, 4))),) * len(case.slowdowns))
+    return StepSeen(step, seconds, sending, (DriveTransfers((), np.zeros((0, 4))),) * len(case.slowdowns))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, compute_seconds, scale_compute
+from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, compute_seconds, scale_compute
 from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_lab.generate.autobyte.tuner_scenario import (
     SILENT,
@@ -25,7 +25,7 @@ from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS, CONFIR
 from host.policies.transfer.setting_grid import round_bytes
 from host.policies.transfer.slice_costs import LinkFit, table_slices
 from host.policies.transfer.speedup_predictor import SimulatedSettings
-from host.policies.transfer.transfer_tuner import DriveSeen, FixedSending, StepSeen, make_tuner
+from host.policies.transfer.transfer_tuner import FixedSending, StepSeen, make_tuner
 from tests.support.communication_tuning import COSTS, FIRST, LINK, seen
 from tests.support.examples import examples
 
@@ -148,7 +148,7 @@ def test_a_level_follows_a_slow_walk() -> None:
 def test_what_was_measured_is_believed_and_nothing_is_before() -> None:
     watch = Watch(1 << 16)
     assert watch.conditions() is None
-    watch.observe(replace(seen(1, FIRST, 1.0), drives=(DriveSeen(COSTS, np.zeros((0, 4))),)))
+    watch.observe(replace(seen(1, FIRST, 1.0), drives=(DriveTransfers(COSTS, np.zeros((0, 4))),)))
     assert watch.conditions() is None
     watch.observe(seen(2, FIRST, 1.0))
     known = watch.conditions()
@@ -165,7 +165,7 @@ def test_of_what_slices_cost_nothing_assumed_is_left(slice_seconds: float, rate:
     watch = Watch()
     slices = make_slices(1 / rate, 1e-3, slice_seconds, (4 << 10, 64 << 10, 1 << 20))
     for step in range(1, 4):
-        watch.observe(StepSeen(step, 1.0, FIRST, (DriveSeen(COSTS, slices),) * 2))
+        watch.observe(StepSeen(step, 1.0, FIRST, (DriveTransfers(COSTS, slices),) * 2))
     known = watch.conditions()
     assert known is not None
     assert known.doubt is None
@@ -178,7 +178,7 @@ def test_where_slices_of_one_size_crossed_it_is_in_doubt_what_they_cost() -> Non
     watch = Watch()
     slices = make_slices(1e-8, 1e-3, 4e-4, (64 << 10,) * 8)
     for step in (1, 2):
-        watch.observe(StepSeen(step, 1.0, FIRST, (DriveSeen(COSTS, slices),)))
+        watch.observe(StepSeen(step, 1.0, FIRST, (DriveTransfers(COSTS, slices),)))
     known = watch.conditions()
     assert known is not None
     assert known.doubt is not None
@@ -193,7 +193,8 @@ def test_unlike_drives_each_have_their_own_link_and_those_nobody_waits_for_are_l
     slow, fast, busy = scale_compute(COSTS, 2.0), scale_compute(COSTS, 0.5), COSTS
     links = {1e-7: fast, 1e-8: slow, 2e-8: busy}
     drives = tuple(
-        DriveSeen(costs, make_slices(rate, 1e-3, 4e-4, (4 << 10, 64 << 10, 1 << 20))) for rate, costs in links.items()
+        DriveTransfers(costs, make_slices(rate, 1e-3, 4e-4, (4 << 10, 64 << 10, 1 << 20)))
+        for rate, costs in links.items()
     )
     watch.observe(StepSeen(1, 1.0, FIRST, (*drives, *drives)))
     known = watch.conditions()
@@ -201,12 +202,12 @@ def test_unlike_drives_each_have_their_own_link_and_those_nobody_waits_for_are_l
     assert known.participants == 6
     assert [each.own.bytes_per_second for each in known.drives] == pytest.approx([1e7, 5e7, 1e8], rel=0.02)
     assert known.costs == known.drives[-1].costs
-    weaker = tuple(DriveSeen(costs, drives[0].slices) for costs in (fast, slow))
+    weaker = tuple(DriveTransfers(costs, drives[0].slices) for costs in (fast, slow))
     watch.observe(StepSeen(2, 1.0, FIRST, weaker))
     narrow = watch.conditions()
     assert narrow is not None
     assert len(narrow.drives) == 2
-    watch.observe(StepSeen(3, 1.0, FIRST, (DriveSeen(slow, drives[0].slices), *drives)))
+    watch.observe(StepSeen(3, 1.0, FIRST, (DriveTransfers(slow, drives[0].slices), *drives)))
     alone = watch.conditions()
     assert alone is not None
     assert len(alone.drives) == 1
@@ -236,7 +237,7 @@ def test_answers_that_come_in_bunches_are_counted_by_the_bunch() -> None:
 def test_layer_seconds_that_differ_a_little_in_each_step_are_no_change_and_twice_as_long_ones_are() -> None:
     def step(costs: Costs) -> StepSeen:
         one = seen(1, FIRST, 1.0)
-        return replace(one, drives=tuple(DriveSeen(costs, each.slices) for each in one.drives))
+        return replace(one, drives=tuple(DriveTransfers(costs, each.slices) for each in one.drives))
 
     watch, generator = Watch(), np.random.default_rng(1)
     jittery = [scale_compute(COSTS, float(each)) for each in np.exp(0.02 * generator.standard_normal(40))]

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from csd_emu.perfmodel.overlap.layer_work import DriveTransfers
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, DeviceError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import BEGIN_STEPS, TOLERANCE, TRIAL_STEPS, AutoByte
 from host.policies.transfer.setting_grid import candidates
 from host.policies.transfer.speedup_predictor import SimulatedSettings, find_predictor
-from host.policies.transfer.transfer_tuner import Change, DriveSeen, FixedSending, StepSeen, TransferTuner, make_tuner
+from host.policies.transfer.transfer_tuner import Change, FixedSending, StepSeen, TransferTuner, make_tuner
 from tests.support.communication_tuning import COSTS, FIRST, Knowing, drive, seconds_of, seen
 from tests.support.examples import examples
 
@@ -200,7 +201,7 @@ def test_nothing_is_decided_before_a_bandwidth_was_measured() -> None:
     predictor = Knowing()
     tuner = AutoByte(FIRST, predictor)
     for step in range(1, 40):
-        blind = StepSeen(step, 1.0, FIRST, (DriveSeen(COSTS, np.zeros((0, 4))),) * 2)
+        blind = StepSeen(step, 1.0, FIRST, (DriveTransfers(COSTS, np.zeros((0, 4))),) * 2)
         assert tuner.observe(blind) is None
     assert predictor.asked == 0
 
@@ -245,7 +246,7 @@ def wrong_steps() -> list[StepSeen]:
         StepSeen(0, 1.0, FIRST, (drive,)),
         *(StepSeen(1, seconds, FIRST, (drive,)) for seconds in (0.0, -1.0, math.nan, math.inf)),
         StepSeen(1, 1.0, FIRST, ()),
-        *(StepSeen(1, 1.0, FIRST, (drive, DriveSeen(COSTS, np.array([row])))) for row in rows),
+        *(StepSeen(1, 1.0, FIRST, (drive, DriveTransfers(COSTS, np.array([row])))) for row in rows),
     ]
 
 
