@@ -18,7 +18,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 
 def outcome(hit: bool, regret: float = 0.0, overhead: float = 0.01) -> dict[str, Any]:
     judged = {"hit": hit, "same": hit, "kept": True, "regret": regret, "overhead": overhead}
-    return judged | {"seconds_error": 0.02, "joules_error": -0.03}
+    return judged | {"trial_share": 0.05, "seconds_error": 0.02, "joules_error": -0.03}
 
 
 def row(hit: bool, hard: bool) -> dict[str, Any]:
