@@ -87,7 +87,9 @@ class DeviceGroup(Config):
             f"drives: are real ones of the inventory, and the group's engine is {self.engine}": (
                 real and self.engine not in (None, REMOTE)
             ),
-            f"data: {self.data!r} must be an absolute path in the drive": not (self.data or "/").startswith("/"),
+            f"data: {self.data!r} must be an absolute path in the drive": (
+                self.data is not None and not self.data.startswith("/")
+            ),
         }
 
 

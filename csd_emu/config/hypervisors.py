@@ -47,7 +47,7 @@ class HypervisorSection(Config):
                 for key, size in limits.items()
             },
             f"pool_path: {self.pool_path!r} must be an absolute path on the hypervisor": (
-                not (self.pool_path or "/").startswith("/")
+                self.pool_path is not None and not self.pool_path.startswith("/")
             ),
             f"pool_path and advertise: {SESSION_URI} uses files of this machine; leave them out": (
                 self.uri == SESSION_URI and (self.pool_path or self.advertise)

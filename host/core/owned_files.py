@@ -68,7 +68,7 @@ def writing(path: Path, remedy: str, what: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         told = f"{path}: {what}".rstrip(" ")
-        raise EnvironmentUnfit(f"{told} cannot be written ({error.strerror}); {remedy}") from error
+        raise EnvironmentUnfit(f"{told} cannot be written ({error.strerror or error}); {remedy}") from error
 
 
 def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:

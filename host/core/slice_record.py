@@ -42,6 +42,7 @@ class TransferChange(msgspec.Struct, frozen=True, kw_only=True):
         slice_bytes, credit_bytes: of it; None for whole tensors, and for no limit.
         reason: for people.
         gain: log of the step's expected seconds without it over those with it; None if nobody knew.
+        clock: of the steps that the tuner learnt from, joined by ``+``.
     """
 
     step: int
@@ -49,3 +50,4 @@ class TransferChange(msgspec.Struct, frozen=True, kw_only=True):
     credit_bytes: int | None
     reason: str
     gain: float | None = None
+    clock: str = ""

@@ -82,7 +82,8 @@ def choose_communication(
     if tuner.learns and not composed:
         raise ConfigurationError(
             f"communication.schedule: {section.schedule} learns from slices that cross while drives compute, and with "
-            f"overlap: {str(section.overlap).lower()} none does here; have overlap: true, or choose priority"
+            f"overlap: {str(section.overlap).lower()} none does here; choose priority, or have overlap: true where all "
+            "nodes are on one kind of clock"
         )
     return TransferPolicy(tuner, overlap, composed)
 

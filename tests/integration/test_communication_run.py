@@ -132,14 +132,14 @@ def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop, csd_e
 @pytest.mark.long
 def test_a_tuner_learns_from_composed_steps_and_goes_on_as_it_would_have(workshop: Workshop, csd_emu: Command) -> None:
     """On the clock `modelled`: it tries settings, and a run that was killed decides alike."""
-    job = JOB | {"model": "digits_cnn", "communication": "search", "rounds": 4, "sync": {"round_steps": 10}}
+    job = JOB | {"model": "digits_cnn", "communication": "search", "rounds": 5, "sync": {"round_steps": 20}}
     link = {"bandwidth": "20 MB/s", "shared": True}
     array = ARRAY | {"clock": "modelled", "link": link}
     files = workshop.write("job.yaml", job), workshop.write("array.yaml", array)
     done = csd_emu("run", files[0], "--array", files[1], "--runs", workshop.runs)
     assert done.code == 0, done.err
     want = _decisions(workshop, workshop.run_directory())
-    assert len(want) > 44  # forty steps, and more than one setting behind the first
+    assert len(want) > 101  # a hundred steps, and more than one setting behind the first
     other = workshop.folder / "other"
     process = workshop.start("run", files[0], "--array", files[1], "--runs", other)
     wait_until(lambda: any(_rounds(path) for path in other.glob("*/records.jsonl")), _SECONDS)

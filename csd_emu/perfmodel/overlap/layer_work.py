@@ -62,7 +62,7 @@ class DriveTransfers(NamedTuple):
     Attributes:
         costs: bytes and compute seconds of each layer.
         slices: (slices, 4) float64 of those that crossed: 1 for a push and 0 for a pull, bytes, and seconds of one
-            clock when it left its queue and when it was read.
+            clock when it left its queue and when it was read; of a pull, when the host was told so.
     """
 
     costs: Costs

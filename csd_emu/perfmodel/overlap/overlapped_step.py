@@ -256,11 +256,12 @@ class _SettledStep:
     def _slices(self, steps: Sequence[StepTransfers], group: int) -> npt.NDArray[np.float64]:
         """Return a group's slices, as `DriveTransfers` has them; gradients and parameters come first."""
         sides = (self._run.sides[group], group)
+        # Of a pull the host is told when the answer has come: the way back is as long as the way there.
         rows = [
-            (push, size, begin, arrival)
+            (push, size, begin, arrival if push else 2 * arrival - end)
             for each, side in zip(steps, sides, strict=False)
             for push, own, arrivals in ((1, group, each.pushed), (0, side, each.pulled))
-            for arrival, begin, _, of, _, size in arrivals
+            for arrival, begin, end, of, _, size in arrivals
             if of == own
         ]
         return np.array(rows, np.float64).reshape(-1, 4)

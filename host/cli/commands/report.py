@@ -54,7 +54,7 @@ def print_explanation(explanation: Explanation) -> None:
     for each in explanation.decisions:
         measured = f", {each.rate_ratio:.3f} times the records/s ({explanation.clock})" if each.rate_ratio else ""
         console.print(f"from step {each.step}: {each.knob}: {each.value}{measured}", soft_wrap=True, markup=False)
-        console.print(f"    {each.reason or 'the run begins with it'}", soft_wrap=True, markup=False)
+        console.print(f"    {each.reason or 'why is not recorded'}", soft_wrap=True, markup=False)
 
 
 def print_report(report: ReportOutput) -> None:

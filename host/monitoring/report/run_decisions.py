@@ -11,6 +11,7 @@ import msgspec
 from firmware_agent.common.units import format_bytes
 from host.core.records import EventRecord, RetuneRecord, RoundRecord, SendingRecord, StepRecord
 from host.core.run_stats import RunStats
+from host.core.slice_record import TransferChange
 from host.monitoring.report.load_run import RunData
 from host.monitoring.report.step_spans import list_retunes, list_steps
 from host.policies.selection.selection_report import SelectionReport
@@ -30,7 +31,7 @@ class RunDecision(msgspec.Struct, frozen=True, kw_only=True):
         step: the first that it holds for.
         knob: what it is about: devices that train, layers on the host, records per device, or how tensors are sent.
         value: what holds from then on, for people.
-        reason: as the tuner gave it; empty for what a run begins with.
+        reason: as the tuner gave it; empty if it is not recorded.
         rate_ratio: records per array second of the steps behind it over those of the steps before it, up to
             `COMPARED_STEPS` of each, none of another decision; None where there are none.
     """
@@ -69,8 +70,8 @@ def list_decisions(
     steps = list_steps(rounds)
     if not steps:
         return []
-    reasons = {change.step: change.reason for record in rounds for change in record.transfer_changes}
-    found = [*_layers(steps, events), *_batches(steps, list_retunes(rounds)), *_slices(steps, reasons)]
+    changes = [change for record in rounds for change in record.transfer_changes]
+    found = [*_layers(steps, events), *_batches(steps, list_retunes(rounds)), *_slices(steps, changes)]
     if plan is not None:
         found.append(_decision(plan.step + 1, "devices", plan.chosen.name, " ".join(plan.reasons)))
     found.sort(key=lambda each: each.step)
@@ -100,7 +101,7 @@ def _rate(steps: Sequence[StepRecord]) -> float:
 
 def _batches(steps: Sequence[StepRecord], retunes: Sequence[RetuneRecord]) -> list[RunDecision]:
     first = {part.device: part.batch_size for part in steps[0].devices}
-    begin = RunDecision(step=steps[0].step, knob="batches", value=_join(first), reason="")
+    begin = _decision(steps[0].step, "batches", _join(first), "planned before the first step")
     return [begin, *(_decision(each.step, "batches", _join(each.after), each.reason) for each in retunes)]
 
 
@@ -110,17 +111,25 @@ def _join(batches: dict[str, int]) -> str:
     return ", ".join(f"{names[0]}{f' to {names[-1]}' if len(names) > 1 else ''} {size}" for size, names in runs)
 
 
-def _slices(steps: Sequence[StepRecord], reasons: dict[int, str]) -> list[RunDecision]:
+def _slices(steps: Sequence[StepRecord], changes: Sequence[TransferChange]) -> list[RunDecision]:
     """Return the first setting, and each that a step was sent with where the one before it was not."""
-    pairs = pairwise([None, *steps])
-    changed = [now for before, now in pairs if now is not None and (before is None or before.sending != now.sending)]
-    return [_decision(step.step, "slices", _sending(step.sending), reasons.get(step.step, "")) for step in changed]
+    first = _decision(steps[0].step, "slices", _sending(steps[0].sending), "the job's, or by model and link")
+    changed = [now for before, now in pairwise(steps) if before.sending != now.sending]
+    return [first, *(_decision(step.step, "slices", _sending(step.sending), _why(step, changes)) for step in changed)]
+
+
+def _why(step: StepRecord, changes: Sequence[TransferChange]) -> str:
+    """Return the reason of the last change up to a step, which may hold a step later than it was announced for."""
+    until = [change for change in changes if change.step <= step.step]
+    sizes = None if step.sending is None else (step.sending.slice_bytes, step.sending.credit_bytes)
+    return until[-1].reason if until and (until[-1].slice_bytes, until[-1].credit_bytes) == sizes else ""
 
 
 def _sending(sending: SendingRecord | None) -> str:
-    if sending is None or sending.slice_bytes is None or sending.credit_bytes is None:
+    if sending is None or sending.slice_bytes is None:
         return "whole tensors"
-    return f"{format_bytes(sending.slice_bytes)}, credit {format_bytes(sending.credit_bytes)}"
+    credit = "no limit of credit" if sending.credit_bytes is None else f"credit {format_bytes(sending.credit_bytes)}"
+    return f"{format_bytes(sending.slice_bytes)}, {credit}"
 
 
 def _layers(steps: Sequence[StepRecord], events: Sequence[EventRecord]) -> list[RunDecision]:

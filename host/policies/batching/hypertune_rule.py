@@ -317,9 +317,10 @@ class Retuner:
         return RetuneDecision(row, present, batches, gain)
 
     def _affordable(self, row: int, batches: Batches) -> Batches:
-        """Return these batches; with the last retune the plan's for devices that get more, and no others."""
+        """Return these batches; with the last retune the plan's for devices that could have it, and no others."""
         most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
-        returns = (batches > present) & ~self._disturbances.hidden(self.detector.level)[row]
+        hidden = self._disturbances.hidden(self.detector.level)[row]
+        returns = (batches > present) & (batches >= most) & ~hidden
         return (
             batches
             if self._disturbances.budget.left[row] >= LAST

@@ -14,8 +14,8 @@ from host.policies.batching.retune_budget import RetuneBudget
 
 # What is seen within so many steps of a new batch comes from that batch, and contradicts no other.
 EARLY_STEPS = 14
-# Whether a disturbance that the present batch does not show is over is tried after so many steps, then after `LONGER`
-# times as many.
+# Whether a disturbance that the present batch does not show is over is tried at once; after a try that failed `LONGER`
+# times so many steps later, and after each further one `LONGER` times as late.
 FIRST_WAIT_STEPS, LONGER = 8, 3
 # So many batches of a device are remembered, the last ones.
 MOST_SEEN = 4

@@ -61,7 +61,7 @@ SAME_CONDITIONS, MOST_STATES = 0.2, 16
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass
+@dataclass(eq=False)
 class _State:
     """What was measured while conditions stayed.
 
@@ -118,6 +118,8 @@ class AutoByte:
         self._watch, self._steps = Watch(block_bytes), Level()
         # The setting of a job without tuning, and how many steps' time was lost against it.
         self._first, self._lost = first, 0.0
+        # The first step that was seen: drives build the model before it, in a resumed run too.
+        self._begun = 0
         # The setting that was announced last, the first step that has it, and the setting of the steps before.
         self._present, self._since, self._before = first, 1, first
         self._state, self._states = _State(), deque[_State](maxlen=MOST_STATES)
@@ -131,6 +133,7 @@ class AutoByte:
     def observe(self, seen: StepSeen) -> Change | None:
         """Learn from a step; try another setting, or give one up, or stay (see `TransferTuner.observe`)."""
         check_seen(seen)
+        self._begun = self._begun or seen.step
         if self._watch.observe(seen):
             self._leave_state()
         if seen.sending != self._present:
@@ -140,8 +143,9 @@ class AutoByte:
         return self._decide(seen.step)
 
     def state(self) -> dict[str, Any]:
-        """Return the setting only; link and drives are measured again after a resume."""
-        return {"slice_bytes": self._present.slice_bytes, "credit_bytes": self._present.credit_bytes}
+        """Return the setting, and what was lost; link and drives are measured again after a resume."""
+        present = self._present
+        return {"slice_bytes": present.slice_bytes, "credit_bytes": present.credit_bytes, "lost": self._lost}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.
@@ -152,9 +156,11 @@ class AutoByte:
         try:
             sending = TransferSettings("priority", state["slice_bytes"], state["credit_bytes"])
             check_tunable(sending)
-        except (KeyError, TypeError, ConfigurationError) as error:
+            lost = float(state.get("lost", 0.0))
+        except (KeyError, TypeError, ValueError, ConfigurationError) as error:
             raise CheckpointError(f"the state of AutoByte cannot be read: {error}") from error
         self._present, self._since, self._before = sending, 1, sending
+        self._lost = lost if math.isfinite(lost) else 0.0
 
     def _leave_state(self) -> None:
         """Begin with other conditions."""
@@ -192,7 +198,7 @@ class AutoByte:
         worse = levels[present] - levels[best]
         # What is lost by more than a predictor errs, conditions did that are about to change.
         self._lost += min(MOST_ERROR, levels[present] - levels.get(self._first, levels[best]))
-        if step < BEGIN_STEPS or (len(levels) > 1 and step - self._since + 1 < TRIAL_STEPS):
+        if step - self._begun + 1 < BEGIN_STEPS or (len(levels) > 1 and step - self._since + 1 < TRIAL_STEPS):
             if worse > max(TOLERANCE, 3 * self._steps.noise):
                 # Back to what is known first: should conditions have changed meanwhile, that shows it.
                 return self._announce(step, best, f"falls back: a step is {math.expm1(worse):.1%} longer", worse)
@@ -219,14 +225,16 @@ class AutoByte:
         if worth.max() > TRIAL_COST:
             gain = least - expected[chosen]
             link = f"{conditions.link.bytes_per_second:.3g} B/s, {conditions.link.slice_seconds * 1e3:.3g} ms a slice"
-            return self._announce(
-                step, chosen, f"{self._predictor.name}: {math.expm1(gain):.1%} faster at {link}", gain
-            )
+            why = f"{math.expm1(gain):.1%} faster" if gain > 0 else f"{math.expm1(-gain):.1%} slower, but not for sure,"
+            if chosen == self._first:
+                why = "the first setting is measured"
+            return self._announce(step, chosen, f"{self._predictor.name}: {why} at {link}", gain)
         worse = expected[present] - expected[best] if present in near else NEAR
         if best != present and (best == self._first or worse > max(MARGIN, self._steps.noise / 2)):
-            return self._announce(
-                step, best, f"falls back: steps are {math.expm1(worse):.1%} longer, give or take {doubt:.1%}", worse
-            )
+            why = f"steps are {math.expm1(worse):.1%} longer"
+            if best == self._first:
+                why = f"no other setting is better than the first by more than {doubt:.1%}"
+            return self._announce(step, best, f"falls back: {why}", worse)
         return None
 
     def _allowed(self, conditions: Conditions, measured: Collection[TransferSettings]) -> tuple[TransferSettings, ...]:

@@ -17,6 +17,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CheckpointError
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
+from host.core.device_time import WALL
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord
 from host.core.slice_record import TransferChange
@@ -263,6 +264,7 @@ class SyncTraining:
         change = await self._transfers.learn(self._progress.step, wall_seconds, sending, logs, self.weights, accounted)
         if change is not None:
             sending = change.sending
+            clock = WALL if logs else "+".join(sorted({part.clock for part in accounted.devices}))
             if self._ahead is not None and change.step <= self._ahead.number:
                 self._stepper.resend(self._ahead, sending)
             ledger.transfer_changes.append(
@@ -272,9 +274,11 @@ class SyncTraining:
                     credit_bytes=sending.credit_bytes,
                     reason=change.reason,
                     gain=None if math.isnan(change.gain) else change.gain,
+                    clock=clock,
                 )
             )
-            told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
+            size = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}"
+            told = f"{size}: {change.reason} (clock: {clock})"
             self._participants.on_event(HOST, EventKind.RETUNED, f"from step {change.step}: {told}")
 
     async def _begin(self, number: int, ledger: RoundTotals) -> Underway | None:

@@ -19,6 +19,7 @@ from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.layer_costs import LayerWork
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.device_time import host_model
+from host.policies.transfer.slice_costs import LinkFit, table_slices
 from host.training.accounting import DeviceReport, Lateness, make_accountant
 from tests.support.examples import examples
 from tests.support.sync import TABLE
@@ -225,5 +226,19 @@ def test_the_slices_of_a_traced_step_took_what_the_link_gives(part: Activity, li
     share = min(part.link_bytes_per_second, link.bytes_per_second / (count if link.shared else 1))
     for _, slices in step.transfers:
         for push, size, begin, end in slices:
-            latency = link.latency_seconds + part.link_latency_seconds
+            latency = (link.latency_seconds + part.link_latency_seconds) * (1 if push else 2)
             assert end - begin == pytest.approx(SLICE_SECONDS.value + size / share + latency), push
+
+
+@pytest.mark.parametrize("milliseconds", [0.2, 2.0])
+def test_a_tuner_believes_the_link_of_traced_steps(milliseconds: float) -> None:
+    """Of a pull the answer counts too, as it does where slices really cross."""
+    way = milliseconds / 2e3
+    part = Activity("csd-00", BYTES, 0, 0, {"forward": 0.1, "backward": 0.2}, BYTES, 1e9, 0.0, 5e7, way)
+    sending = TransferSettings("priority", 65_536, 262_144)
+    step = replace(COMPOSER, traced=True).compose([part], Link(2e9, way, True), sending)
+    fit = LinkFit(0.0)
+    for _ in range(5):
+        fit.observe(table_slices(step.transfers[0].slices))
+    assert 1 / fit.seconds[1] == pytest.approx(5e7, rel=0.05)
+    assert fit.seconds[3] / 2 == pytest.approx(2 * way, rel=0.05)

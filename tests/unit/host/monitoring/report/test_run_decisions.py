@@ -36,7 +36,10 @@ def test_a_run_begins_with_its_batches_and_each_retune_is_a_decision_with_its_re
     rounds = run_with(disturbed=(Disturbed("csd-01", 20, 30, 100),))
     retunes = [retune for record in rounds for retune in record.retunes]
     first, *later = of_knob(list_decisions(rounds, []), "batches")
-    assert (first.step, first.value, first.reason, first.rate_ratio) == (1, "csd-00 to csd-01 32, host 514", "", None)
+    assert (first.step, first.value, first.reason, first.rate_ratio) == (
+        *(1, "csd-00 to csd-01 32, host 514"),
+        *("planned before the first step", None),
+    )
     assert [(each.step, each.reason) for each in later] == [(retune.step, retune.reason) for retune in retunes]
     assert later[0].value.startswith("csd-00 32, csd-01 ")
 
@@ -45,7 +48,10 @@ def test_a_run_begins_with_its_batches_and_each_retune_is_a_decision_with_its_re
 def test_what_came_of_a_decision_is_measured_on_both_sides_of_it(change: int) -> None:
     rounds = run_with(change, disturbed=())
     (whole, slices) = of_knob(list_decisions(rounds, []), "slices")
-    assert (whole.step, whole.value, whole.reason, whole.rate_ratio) == (1, "whole tensors", "", None)
+    assert (whole.step, whole.value, whole.reason, whole.rate_ratio) == (
+        *(1, "whole tensors"),
+        *("the job's, or by model and link", None),
+    )
     assert (slices.step, slices.reason, slices.value) == (change, "they pay", "65.5 kB, credit 262.1 kB")
     assert slices.rate_ratio == pytest.approx(2, rel=0.02)
 

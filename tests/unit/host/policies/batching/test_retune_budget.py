@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host.core.tuning.speed_table import SpeedTable
+from host.policies.batching.hypertune_rule import Retuner
 from host.policies.batching.retune_budget import (
     BACK_OFF,
     FASTER,
@@ -16,6 +18,7 @@ from host.policies.batching.retune_budget import (
     RetuneBudget,
 )
 from host.policies.batching.retune_budget import CLEAR as CLEARS
+from host.policies.batching.retune_rules import RetuneRules
 from tests.support.examples import examples
 
 CLEAR = CLEARS[0]
@@ -117,3 +120,19 @@ def test_no_more_small_retunes_than_clear_changes_grant(levels: list[float], gai
             budget.spend(0, NONE[0], np.zeros((1, 3)))
             retunes += 1
     assert retunes <= LAST + SLOWER * clear
+
+
+@pytest.mark.parametrize("left", [0.0, 1.0, 4.0])
+def test_whoever_is_well_again_gets_its_records_beside_one_that_is_not(left: float) -> None:
+    """Whatever is left of the budget: two drives are slowed; then one is as before, the other 1.8 times as slow."""
+    table = SpeedTable("drive", 0.05 + 0.01 * np.arange(1, 65))
+    retuner = Retuner([table] * 4, np.array([32] * 4), RetuneRules(), total_steps=4000)
+    generator = np.random.default_rng(0)
+    for step in range(1, 500):
+        slowdowns = np.array([3.0, 3, 1, 1] if 60 <= step < 200 else [1.0, 1.8, 1, 1] if step >= 200 else [1.0] * 4)
+        noise = np.exp(0.005 * generator.standard_normal(4))
+        if step == 199:
+            retuner._disturbances.budget.left[0] = left
+        seconds = np.array([table.seconds(max(1, int(batch))) for batch in retuner.batches[0]])
+        retuner.observe(step, (seconds * slowdowns * noise)[None])
+    assert retuner.batches[0, [0, 2, 3]].tolist() == [32, 32, 32]

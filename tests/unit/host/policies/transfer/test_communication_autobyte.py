@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.layer_work import DriveTransfers
+from csd_emu.perfmodel.overlap.layer_work import DriveTransfers, scale_compute
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, DeviceError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import BEGIN_STEPS, TOLERANCE, TRIAL_STEPS, AutoByte
@@ -266,3 +267,29 @@ def test_a_fixed_setting_stays() -> None:
     assert {sending for sending, _ in drive(tuner, [1e6, 1e9] * 5)} == {FIRST}
     tuner.load_state(tuner.state())
     assert tuner.sending(7) == FIRST
+
+
+def test_conditions_that_come_back_are_told_apart_although_their_steps_took_the_same() -> None:
+    """Without noise, as steps are composed: a drive that nobody waits for is 0.3 to 0.8 times as busy, in turn."""
+    tuner = AutoByte(FIRST, Knowing(), FEW)
+    step = 0
+    for load in (0.3, 0.5, 0.8, 0.3, 0.8, 0.5):
+        for _ in range(60):
+            step += 1
+            sending = tuner.sending(step)
+            plain = seen(step, sending, 1.0, RATE)
+            other = plain.drives[1]._replace(costs=scale_compute(COSTS, load))
+            tuner.observe(replace(plain, drives=(plain.drives[0], other)))
+    assert len(tuner._states) <= 3
+
+
+def test_what_was_lost_survives_a_resume_and_a_resumed_run_waits_for_its_first_steps() -> None:
+    tuner = AutoByte(FIRST, Knowing(lambda each: -0.3 * (each != FIRST)), FEW)
+    drive_by(tuner, lambda each: 1.0 if each == FIRST else 1.05, 200)
+    state = tuner.state()
+    assert state["lost"] > 0
+    resumed = AutoByte(FIRST, Knowing(), FEW)
+    resumed.load_state(state)
+    assert resumed.state() == state
+    passed = drive_by(resumed, lambda each: seconds_of(each, RATE), BEGIN_STEPS - 1, first=201)
+    assert [change for _, change in passed if change is not None] == []
