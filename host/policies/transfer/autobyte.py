@@ -118,8 +118,6 @@ class AutoByte:
         self._watch, self._steps = Watch(block_bytes), Level()
         # The setting of a job without tuning, and how many steps' time was lost against it.
         self._first, self._lost = first, 0.0
-        # The first step that was seen: drives build the model before it, in a resumed run too.
-        self._begun = 0
         # The setting that was announced last, the first step that has it, and the setting of the steps before.
         self._present, self._since, self._before = first, 1, first
         self._state, self._states = _State(), deque[_State](maxlen=MOST_STATES)
@@ -133,7 +131,6 @@ class AutoByte:
     def observe(self, seen: StepSeen) -> Change | None:
         """Learn from a step; try another setting, or give one up, or stay (see `TransferTuner.observe`)."""
         check_seen(seen)
-        self._begun = self._begun or seen.step
         if self._watch.observe(seen):
             self._leave_state()
         if seen.sending != self._present:
@@ -198,7 +195,7 @@ class AutoByte:
         worse = levels[present] - levels[best]
         # What is lost by more than a predictor errs, conditions did that are about to change.
         self._lost += min(MOST_ERROR, levels[present] - levels.get(self._first, levels[best]))
-        if step - self._begun + 1 < BEGIN_STEPS or (len(levels) > 1 and step - self._since + 1 < TRIAL_STEPS):
+        if self._watch.steps < BEGIN_STEPS or (len(levels) > 1 and step - self._since + 1 < TRIAL_STEPS):
             if worse > max(TOLERANCE, 3 * self._steps.noise):
                 # Back to what is known first: should conditions have changed meanwhile, that shows it.
                 return self._announce(step, best, f"falls back: a step is {math.expm1(worse):.1%} longer", worse)

@@ -185,17 +185,22 @@ class _DriveWatch:
 
 
 class Watch:
-    """Follows the conditions of a run."""
+    """Follows the conditions of a run.
+
+    Attributes:
+        steps: that it has seen, of a resumed run since then.
+    """
 
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         """Know nothing yet but how many bytes the host steps at once."""
-        self._block_bytes = block_bytes
+        self._block_bytes, self.steps = block_bytes, 0
         self._drives: list[_DriveWatch] = []
         self._believed: Conditions | None = None
         self._believed_logs: npt.NDArray[np.float64] = np.zeros(0)
 
     def observe(self, seen: StepSeen) -> bool:
         """Take a step; return whether anything jumped."""
+        self.steps += 1
         if jumped := len(seen.drives) != len(self._drives):
             self._drives = [_DriveWatch() for _ in seen.drives]
         pairs = zip(self._drives, seen.drives, strict=True)
