@@ -121,12 +121,12 @@ def bench_startup(bench: Bench) -> BenchReport:
 def _remake_template(bench: Bench) -> float:
     """Boot the template on this machine anew, even if there is one, and return the wall seconds that it took."""
     from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon
-    from csd_emu.engines.qemu.template import TemplateStore, remove_sealed
+    from csd_emu.engines.qemu.template import TemplateStore
 
     config, image = array_of(bench.name, DEVICES), ImageStore(bench.paths.images).ensure(bench.progress)
     store = TemplateStore(bench.paths.templates, find_qemu(), SessionDaemon(bench.paths))
     template = store.find(image, int(config.memory))
-    remove_sealed(template.folder)
+    store.remove(template)
     with contextlib.closing(make_engine(config, bench.paths)) as machines:
         machines.prepare(bench.progress)
     return float(template.facts["template_seconds"])

@@ -115,16 +115,7 @@ def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop, csd_e
     communication = {"schedule": "priority", "slice": "32 KiB", "overlap": True}
     want = run(workshop, csd_emu, communication, rounds=3)
     workshop.write("job.yaml", JOB | {"rounds": 3, "communication": communication})
-    other = workshop.folder / "other"
-    process = workshop.start(
-        "run", workshop.folder / "job.yaml", "--array", workshop.folder / "array.yaml", "--runs", other
-    )
-    wait_until(lambda: any(_rounds(path) for path in other.glob("*/records.jsonl")), _SECONDS)
-    process.kill()
-    process.communicate()
-    (directory,) = other.iterdir()
-    done = csd_emu("run", "--resume", directory)
-    assert done.code == 0, done.err
+    directory = _kill_and_resume(workshop, csd_emu)
     assert (directory / "model.safetensors").read_bytes() == want
     workshop.assert_clean()
 
@@ -140,7 +131,13 @@ def test_a_tuner_learns_from_composed_steps_and_goes_on_as_it_would_have(worksho
     assert done.code == 0, done.err
     want = _decisions(workshop, workshop.run_directory())
     assert len(want) > 101  # a hundred steps, and more than one setting behind the first
+    assert _decisions(workshop, _kill_and_resume(workshop, csd_emu)) == want
+
+
+def _kill_and_resume(workshop: Workshop, csd_emu: Command) -> Path:
+    """Run the workshop's job on its array, kill the host after a round, and resume; return the run directory."""
     other = workshop.folder / "other"
+    files = workshop.folder / "job.yaml", workshop.folder / "array.yaml"
     process = workshop.start("run", files[0], "--array", files[1], "--runs", other)
     wait_until(lambda: any(_rounds(path) for path in other.glob("*/records.jsonl")), _SECONDS)
     process.kill()
@@ -148,7 +145,7 @@ def test_a_tuner_learns_from_composed_steps_and_goes_on_as_it_would_have(worksho
     (directory,) = other.iterdir()
     done = csd_emu("run", "--resume", directory)
     assert done.code == 0, done.err
-    assert _decisions(workshop, directory) == want
+    return directory
 
 
 def _decisions(workshop: Workshop, directory: Path) -> list[tuple[Any, ...]]:

@@ -121,6 +121,11 @@ class TemplateStore:
                 self._make(connection, template, image, memory_bytes, progress)
         return template
 
+    def remove(self, template: Template) -> None:
+        """Remove one template; clones that run keep what they have mapped."""
+        with self._locked(template.folder.name):
+            remove_sealed(template.folder)
+
     def _make(
         self, connection: libvirt.virConnect, template: Template, image: Image, memory_bytes: int, progress: Progress
     ) -> None:

@@ -318,14 +318,12 @@ class Retuner:
 
     def _affordable(self, row: int, batches: Batches) -> Batches:
         """Return these batches; with the last retune the plan's for devices that could have it, and no others."""
+        if self._disturbances.budget.left[row] >= LAST:
+            return batches
         most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
         hidden = self._disturbances.hidden(self.detector.level)[row]
         returns = (batches > present) & (batches >= most) & ~hidden
-        return (
-            batches
-            if self._disturbances.budget.left[row] >= LAST
-            else np.where(returns, most, np.minimum(present, most))
-        )
+        return np.where(returns, most, np.minimum(present, most))
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""

@@ -217,7 +217,8 @@ class AutoByte:
         # Conditions are expected to last as long again as they have lasted.
         worth = max(HORIZON_STEPS, state.steps) * gains - TRIAL_STEPS * losses - DISTRUST * max(0.0, self._lost)
         worth[[settings.index(each) for each in levels if each == present or each not in near]] = -np.inf
-        worth[first] = np.inf if best not in levels and expected[best] - doubt < min(believed.means) else worth[first]
+        if best not in levels and expected[best] - doubt < min(believed.means):
+            worth[first] = np.inf
         chosen = settings[int(worth.argmax())]
         if worth.max() > TRIAL_COST:
             gain = least - expected[chosen]
