@@ -38,6 +38,7 @@ BENCHES = {
     "placement_world": "placement.bench_placement_world",
     "planner": "planner.bench_planner",
     "planner_vms": "planner.planner_vms",
+    "together": "joint_tuning.bench_joint_tuning",
     "scaleout": "scaleout.scaleout",
     "simulate": "scaleout.bench_simulate",
     "ring": "scaleout.ring_wall",

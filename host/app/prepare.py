@@ -19,7 +19,7 @@ from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files
 from host.config.server_group import ServerGroup
-from host.core.datasets import load_dataset
+from host.core.datasets import Dataset, load_dataset
 from host.core.device_time import (
     COUNTED,
     MODELLED,
@@ -166,9 +166,24 @@ def prepare_run(resolved: ResolvedRun) -> RunRequest:
     Raises:
         ConfigurationError: they do not.
     """
-    config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
+    config, job, spec = resolved.whole, resolved.job, resolved.spec
     store = CalibrationStore(Paths.default().calibration).counting(config.core_model)
-    inputs = _load_inputs(config, job, spec, store)
+    dataset = load_dataset(job.data.source, job.seed)
+    return prepare_loaded(resolved, make_inputs(config, job, spec, store, dataset), store)
+
+
+def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationStore) -> RunRequest:
+    """Return the run of a job whose data and model are loaded already; see `prepare_run`.
+
+    Args:
+        resolved: the run; its array is that of all servers.
+        inputs: of it.
+        store: the calibration tables.
+
+    Raises:
+        ConfigurationError: model, data, array and plug-ins do not fit together.
+    """
+    config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
     dealt = deal_out(inputs.dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
     _check_in_place(config, job)
     check_files(plugins, spec.name, spec.source)
@@ -191,19 +206,38 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     config = read_array(array_path)
     store = store.counting(config.core_model)
     job, spec = load_job(job_path)
-    inputs = _load_inputs(config, job, spec, store)
+    inputs = make_inputs(config, job, spec, store, load_dataset(job.data.source, job.seed))
     sync = job.mode == "sync"
     communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
     return of_run(inputs, communication, store)
 
 
-def _load_inputs(config: ArrayConfig, job: JobConfig, spec: ModelSpec, store: CalibrationStore) -> JobInputs:
-    """Load the data and the model of a job, and what its steps cost on devices whose seconds are modelled."""
-    dataset = load_dataset(job.data.source, job.seed)
+def make_inputs(
+    config: ArrayConfig,
+    job: JobConfig,
+    spec: ModelSpec,
+    store: CalibrationStore,
+    dataset: Dataset,
+    evaluator: Evaluator | None = None,
+) -> JobInputs:
+    """Return a job with its data, its model, and what its steps cost on devices whose seconds are modelled.
+
+    Args:
+        config: the array.
+        job: what it trains.
+        spec: the job's model.
+        store: the calibration tables.
+        dataset: the job's.
+        evaluator: of the model, if it is built already.
+
+    Raises:
+        CalibrationError: the array's clock needs a table that is missing.
+        ModelError: the model cannot be built, or does not take the data.
+    """
     channels, height, width = dataset.images.shape[1:]
     shape = (channels, height, width)
     models, cycles = find_models(config, spec, shape, store), find_cycles(config, spec, shape, store)
-    return JobInputs(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models, cycles=cycles)
+    return JobInputs(config, job, spec, dataset, evaluator or Evaluator(spec, dataset, job.seed), models, cycles=cycles)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:

@@ -17,16 +17,17 @@ from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
 from host.config.plugins.plugin_loading import Plugin
-from host.core.device_time import StepModel, table_models
-from host.core.model_facts import exchange_seconds, inspect_load
+from host.core.device_time import RATIO_DRIVE, StepModel, table_models
+from host.core.model_facts import inspect_load
 from host.core.tuning.batch_tuner import BatchTuner
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.client_layers import WHOLE, Front, front_models
 from host.policies.batching.device_speeds import DeviceClass, device_classes, speed_tables
 from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.batching.record_limit import LimitedTuner
-from host.policies.batching.stannis import plan_batches, plan_shards
+from host.policies.batching.stannis import plan_shards
 from host.policies.batching.step_watts import StepWatts
+from host.training.first_batches import NO_OVERHEAD, StepOverhead, first_batches, step_overhead
 from host.training.sampler import OUTSTANDING, EpochQueue, QueueState
 
 _NOT_COVERED = (
@@ -61,7 +62,7 @@ class SyncPlan:
         classes: node -> its speed and memory; empty without calibration tables.
         expected: node -> what its steps should cost, for those with a table.
         batches: records per step to begin with.
-        sync_seconds: what the exchange and the host's own work add to each step.
+        overhead: what a step takes beside its slowest node's computing.
         plugin: the job's tuner, if it is one of the user's own.
         most_records: of a step, that the host has room for; None if it computes nothing of the model.
         watts: of the array; None if nobody knows.
@@ -74,7 +75,7 @@ class SyncPlan:
     classes: Mapping[str, DeviceClass]
     expected: Mapping[str, StepModel]
     batches: tuple[int, ...]
-    sync_seconds: float = 0.0
+    overhead: StepOverhead = NO_OVERHEAD
     plugin: Plugin | None = None
     most_records: int | None = None
     watts: StepWatts | None = None
@@ -153,11 +154,12 @@ class SyncPlan:
         # then has public ones again, and each epoch gets longer.
         shared = not any(self.private_sizes) and self.public_size >= sum(self.batches)
         arguments = TunerArguments(
-            tables, np.array(self.batches), self.nodes, self.steps, self.sync_seconds, rules, shared
+            *(tables, np.array(self.batches), self.nodes, self.steps),
+            *(self.overhead.of(sum(self.batches)), rules, shared),
         )
         return make_tuner(self.job.tuner, arguments, self.plugin)
 
-    def of_nodes(self, numbers: Sequence[int], batches: Sequence[int], sync_seconds: float) -> SyncPlan:
+    def of_nodes(self, numbers: Sequence[int], batches: Sequence[int], overhead: StepOverhead) -> SyncPlan:
         """Return the plan of some of the nodes alone, with batches of their own."""
         nodes = tuple(self.nodes[number] for number in numbers)
         return replace(
@@ -166,7 +168,7 @@ class SyncPlan:
             private_sizes=tuple(self.private_sizes[number] for number in numbers),
             classes={node: self.classes[node] for node in nodes if node in self.classes},
             batches=tuple(batches),
-            sync_seconds=sync_seconds,
+            overhead=overhead,
             watts=self.watts and replace(self.watts, computing=self.watts.computing[list(numbers)]),
         )
 
@@ -206,17 +208,17 @@ def make_plan(
     classes: Mapping[str, DeviceClass] = {}
     if store is not None and (job.tuner != "none" or expected.keys() == set(nodes)):
         classes = device_classes(config, store.of(spec, shape), job.sync, shard_bytes=records.shard_bytes, front=front)
-    sync_seconds = exchange_seconds(config, inspect_load(spec, shape))
+    tail = None if store is None else store.find(spec, shape, RATIO_DRIVE)
+    overhead = step_overhead(config, inspect_load(spec, shape), front, tail)
     if job.tuner == "none":
         _check_batch_size(job, classes)
         batches = tuple(job.batch_size for _ in nodes)
     else:
-        planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)
-        batches = tuple(int(batch) for batch in planned.batches)
+        batches = tuple(first_batches(config, classes, job.sync.tuning, overhead, front).tolist())
     sizes = records.private_sizes, records.public_size
     profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
     watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
-    return SyncPlan(job, nodes, *sizes, classes, expected, batches, sync_seconds, watts=watts)
+    return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, watts=watts)
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:

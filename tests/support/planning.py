@@ -24,6 +24,7 @@ from host.policies.selection.cluster import (
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
 from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
+from host.training.first_batches import NO_OVERHEAD
 from host.training.sync_plan import SyncPlan
 
 
@@ -75,6 +76,9 @@ class FakePlanner:
         self.lost.append(node)
         if not any(self._left(kind) for kind in self.cluster.kinds):
             raise ConfigurationError("there is no device to train with")
+
+    def regain(self, node: str) -> None:
+        self.lost.remove(node)
 
     def decide(self) -> SelectionPlan:
         if self.refuses:
@@ -134,8 +138,8 @@ class Choosing:
             self.planners.append(FakePlanner(self._of, self._wanted, 2, self._batch))
             return self.planners[-1]
 
-        def inner(numbers: Sequence[int], batches: Sequence[int]) -> BatchTuner:
-            return plan.of_nodes(numbers, batches, 0.0).make_tuner()
+        def inner(numbers: Sequence[int], batches: Sequence[int], _: float | None) -> BatchTuner:
+            return plan.of_nodes(numbers, batches, NO_OVERHEAD).make_tuner()
 
         first = dict(zip(plan.nodes, plan.batches, strict=True))
         self.tuners.append(PlanningTuner(first, planner, inner, self.decided.append))

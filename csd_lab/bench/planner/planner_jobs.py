@@ -184,7 +184,7 @@ def make_planning_tuner(
     tables = {node: kind.speed for kind in cluster.kinds for node in kind.nodes if kind.speed is not None}
     first = {node: batch for kind, batch in zip(cluster.kinds, batches, strict=True) for node in kind.nodes}
 
-    def inner(numbers: Sequence[int], chosen: Sequence[int]) -> BatchTuner:
+    def inner(numbers: Sequence[int], chosen: Sequence[int], _: float | None) -> BatchTuner:
         names = [nodes[number] for number in numbers]
         own: list[SpeedTable] = [tables[name] for name in names]
         sync = _sync_seconds(truth, names)

@@ -37,7 +37,11 @@ class PaceSettings(Protocol):
 
 
 def plan_classes(
-    classes: Sequence[SpeedTable], counts: Sequence[int], settings: PaceSettings, sync_seconds: float = 0.0
+    classes: Sequence[SpeedTable],
+    counts: Sequence[int],
+    settings: PaceSettings,
+    sync_seconds: float = 0.0,
+    record_seconds: float = 0.0,
 ) -> tuple[Batches, int]:
     """Return the batch of a device of each class, and which class is the slow one.
 
@@ -52,9 +56,11 @@ def plan_classes(
         counts: devices of each, at least 1.
         settings: knee, slow_batch and margin.
         sync_seconds: what the exchange adds to each step.
+        record_seconds: what each record of all devices adds beside.
     """
     slow = max(range(len(classes)), key=lambda number: classes[number].seconds(classes[number].knee(settings.knee)))
-    steps = _Steps(classes, counts, slow, settings.margin, sync_seconds)
+    shares = [1.0 if number == slow else 1 - settings.margin for number in range(len(classes))]
+    steps = _Steps(classes, counts, shares, sync_seconds, record_seconds)
     candidates = _candidates(classes[slow], settings, sync_seconds)
     looked_at = steps.finished_by(classes[slow].step_seconds[candidates - 1])
     batches = looked_at[:, _choose(*steps.cost(looked_at), settings.knee)]
@@ -69,12 +75,16 @@ class _Steps:
     """Steps of devices that compute as many records as they can by some time."""
 
     def __init__(
-        self, classes: Sequence[SpeedTable], counts: Sequence[int], slow: int, margin: float, sync_seconds: float
+        self,
+        classes: Sequence[SpeedTable],
+        counts: Sequence[int],
+        shares: Sequence[float],
+        sync_seconds: float,
+        record_seconds: float,
     ) -> None:
-        """Take what `plan_classes` is given, and the number of the slow class, for which there is no margin."""
-        self.curves = [table.step_seconds for table in classes]
-        self._counts, self._sync_seconds = np.array(counts), sync_seconds
-        self._shares = [1.0 if number == slow else 1 - margin for number in range(len(classes))]
+        """Take what `plan_classes` is given, and by which share of the slow class's seconds each class ends."""
+        self.curves, self._shares = [table.step_seconds for table in classes], shares
+        self._counts, self._sync_seconds, self._record_seconds = np.array(counts), sync_seconds, record_seconds
 
     def finished_by(self, targets: Floats) -> Batches:
         """Return (classes, targets) records that a device of each class finishes by each time, at least 1."""
@@ -92,7 +102,8 @@ class _Steps:
     def cost(self, batches: Batches) -> tuple[Floats, Floats]:
         """Return (steps,) records per second, and (classes, steps) compute seconds, of (classes, steps) batches."""
         seconds = np.stack([curve[own - 1] for curve, own in zip(self.curves, batches, strict=True)])
-        return self._counts @ batches / (seconds.max(axis=0) + self._sync_seconds), seconds
+        records = self._counts @ batches
+        return records / (seconds.max(axis=0) + self._sync_seconds + self._record_seconds * records), seconds
 
 
 def _candidates(slow: SpeedTable, settings: PaceSettings, sync_seconds: float) -> Batches:

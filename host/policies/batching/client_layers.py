@@ -21,6 +21,7 @@ class Front:
         encode_share: of the bytes of its gradients.
         spared_bytes: of memory, whatever the batch.
         spared_record_bytes: of memory, for each record of the batch.
+        crossing_bytes: of each record, that leave the device in the forward pass and come back in the backward pass.
     """
 
     forward_share: float
@@ -28,6 +29,7 @@ class Front:
     encode_share: float
     spared_bytes: int = 0
     spared_record_bytes: int = 0
+    crossing_bytes: int = 0
 
     def seconds(self, whole: PhaseSeconds) -> PhaseSeconds:
         """Return the seconds of the front, given those of the whole model."""

@@ -55,7 +55,9 @@ class BatchPlan:
         return int(self.batches.sum()) / self.step_seconds
 
 
-def plan_batches(tables: Sequence[SpeedTable], settings: TuningSection, sync_seconds: float = 0.0) -> BatchPlan:
+def plan_batches(
+    tables: Sequence[SpeedTable], settings: TuningSection, sync_seconds: float = 0.0, record_seconds: float = 0.0
+) -> BatchPlan:
     """Return batches with which all devices finish a step together.
 
     The slow device c is the one that takes longest at its own knee. Its batch
@@ -69,6 +71,7 @@ def plan_batches(tables: Sequence[SpeedTable], settings: TuningSection, sync_sec
         tables: of each device, in participant order; devices of a class share one.
         settings: knee, slow_batch and margin.
         sync_seconds: what the exchange adds to each step.
+        record_seconds: what each record of all devices adds beside.
 
     Raises:
         ConfigurationError: there is no device, or `slow_batch` does not fit into the slow one.
@@ -77,10 +80,11 @@ def plan_batches(tables: Sequence[SpeedTable], settings: TuningSection, sync_sec
         raise ConfigurationError("there is no device to plan batches for; add one to the array")
     classes = list({id(table): table for table in tables}.values())
     counts = [sum(own is table for own in tables) for table in classes]
-    batches, slow = plan_classes(classes, counts, settings, sync_seconds)
+    batches, slow = plan_classes(classes, counts, settings, sync_seconds, record_seconds)
     own = {id(table): int(batch) for table, batch in zip(classes, batches, strict=True)}
     pace = next(number for number, table in enumerate(tables) if table is classes[slow])
-    return cost_batches(tables, [own[id(table)] for table in tables], sync_seconds, pace)
+    every = [own[id(table)] for table in tables]
+    return cost_batches(tables, every, sync_seconds + record_seconds * sum(every), pace)
 
 
 def cost_batches(

@@ -54,6 +54,10 @@ class Members:
         self.lost.add(node)
         self._refuse_nothing()
 
+    def regain(self, node: str) -> None:
+        """Note that a node that was lost is back."""
+        self.lost.discard(node)
+
     def nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part."""
         out = self._wanted.exclude | self.lost | self._bare

@@ -30,6 +30,7 @@ from host.policies.selection.cluster import (
 from host.policies.selection.costs.cost_model import Model
 from host.policies.selection.costs.speed_curves import PaceTables, table_of
 from host.policies.selection.costs.step_costs import Figures, Points
+from host.policies.selection.level_changes import EXCHANGE
 from host.policies.selection.members import Members
 from host.policies.selection.reasons import explain, pareto_rows
 from host.policies.selection.search.branch_and_bound import find_configurations
@@ -86,7 +87,7 @@ class Planner:
         self._members = Members(cluster, rules.constraints, records, private or {})
         # Of each trial the records per step of the nodes that took part.
         self._history: list[tuple[dict[str, int], TrialResult]] = []
-        # Nodes whose level changed: after how many trials, and what they did since.
+        # Nodes whose level changed, or the exchange: after how many trials, and what they did since.
         self._changed: dict[str, tuple[int, Sequence[tuple[int, float]]]] = {}
         self._again = PlannedAgain()
         self._attempts = 0
@@ -102,6 +103,10 @@ class Planner:
         self._batches: Counts | None = None
         for number, (batches, tried) in enumerate(self._history):
             kept = {node for node in batches if number >= self._changed.get(node, (0,))[0]}
+            if (
+                number < self._changed.get(EXCHANGE, (0,))[0]
+            ):  # what is no whole step says what its nodes did, and nothing else
+                kept.discard(next(iter(batches)))
             owns = [{n: own for n, own in each.compute_seconds.items() if n in kept} for each in tried.seen]
             steps = [replace(each, compute_seconds=own) for each, own in zip(tried.seen, owns, strict=True)]
             self._observations.add(self._in_kinds(tried.trial, batches), steps)
@@ -121,6 +126,8 @@ class Planner:
             again: what is left, and who trains.
         """
         self._again, self._attempts = replace(again, trials=len(self._history)), 0
+        if again.exchange:
+            self._changed[EXCHANGE] = len(self._history), ()
         for node, steps in changed.items():
             self._changed[node] = len(self._history), steps
             self.cluster = self.cluster.set_apart(node)
@@ -203,6 +210,11 @@ class Planner:
         self._ranking = None
         self._members.lose(node)
 
+    def regain(self, node: str) -> None:
+        """Note that a node that was lost may take part again."""
+        self._ranking = None
+        self._members.regain(node)
+
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         """Return which nodes take part: of each kind the first that are left, included ones first."""
         return self._members.choose(configuration)
@@ -262,7 +274,8 @@ class Planner:
         )
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in self._members.nodes())
-        fresh = balanced_batches(model.tables, devices, self.rules, sync_seconds(belief, devices))
+        exchange = sync_seconds(belief, devices), self.cluster.record_seconds
+        fresh = balanced_batches(model.tables, devices, self.rules, *exchange)
         table = self._batches = best_batches(belief, self._batches, fresh, devices, self.rules)
         work = self._members.work()
         space = Space(self._members.fewest(), devices, table, work)

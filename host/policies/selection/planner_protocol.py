@@ -27,6 +27,9 @@ class Decider(Protocol):
     def lose(self, node: str) -> None:
         """Note that a node takes part in nothing any more."""
 
+    def regain(self, node: str) -> None:
+        """Note that a node that was lost may take part again."""
+
     def decide(self) -> SelectionPlan:
         """Return what is best; ConfigurationError: nothing is feasible."""
 
@@ -66,5 +69,6 @@ class TrialDecision:
     lost: tuple[str, ...] = ()
 
 
-MakeInner = Callable[[Sequence[int], Sequence[int]], BatchTuner]
-"""Makes what tunes the nodes of these numbers, given their batches to begin with."""
+MakeInner = Callable[[Sequence[int], Sequence[int], float | None], BatchTuner]
+"""Makes what tunes the nodes of these numbers, given their batches to begin with, and what a step of these takes beside
+the slowest node's computing, in seconds, as it was measured; None if nothing was."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,7 +13,8 @@ import numpy as np
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune, StepCost
-from host.policies.selection.level_changes import STEPS_FOR_GOOD, LevelChanges
+from host.policies.selection.chosen_training import ChosenTraining
+from host.policies.selection.level_changes import EXCHANGE, LevelChanges
 from host.policies.selection.notices import Notices
 from host.policies.selection.planner_protocol import Decider, MakeInner, TrialDecision, batches_by_node
 from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
@@ -21,25 +22,6 @@ from host.policies.selection.trials import Trials
 
 # Others take over if they are better by this share, and win what a change costs in what is left, in steps.
 _MARGIN, _COST_STEPS = 0.02, 3.0
-
-
-@dataclass
-class _Training:
-    """The nodes that were chosen.
-
-    Attributes:
-        chosen: numbers of the nodes that train, and their batches to begin with.
-        inner: tunes them.
-        records: that they train on in all.
-        levels: of them; None where nothing is looked at again.
-        due: whether one has changed for good.
-    """
-
-    chosen: dict[int, int]
-    inner: BatchTuner
-    records: float = 0.0
-    levels: LevelChanges | None = None
-    due: bool = False
 
 
 class PlanningTuner:
@@ -80,9 +62,9 @@ class PlanningTuner:
         self._here = np.ones(len(self._nodes), bool)
         # Nodes for whose sake planning was begun anew: once for each, or one that comes and goes would keep it going.
         self._came: set[str] = set()
-        self._training: _Training | None = None
+        self._training: ChosenTraining | None = None
         # Who trained before what is left was looked at again.
-        self._before: _Training | None = None
+        self._before: ChosenTraining | None = None
         self._step = 0
         self._begun = False
 
@@ -163,6 +145,8 @@ class PlanningTuner:
         """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
         self.begin()
         self._trials.watch(cost)
+        if self._training is not None:
+            self._training.watch(cost)
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
@@ -172,12 +156,9 @@ class PlanningTuner:
         if training is not None:
             if training.due and steps_left:
                 return self._look_again(training, before, steps_left)
-            own, levels = np.asarray(compute_seconds)[list(training.chosen)], training.levels
+            own = np.asarray(compute_seconds)[list(training.chosen)]
             retune = training.inner.observe(step, own, steps_left)
-            if levels is not None and (steps_left or 0) > STEPS_FOR_GOOD:
-                for number, seconds in zip(training.chosen, own.tolist(), strict=True):
-                    levels.observe(self._nodes[number], int(before[number]), seconds)
-                training.due = bool(levels.changed())
+            training.watch_levels(self._nodes, before, own, steps_left or 0, self._trials.record_seconds)
             return None if retune is None else self._widen(retune)
         if self._trials.error is not None:
             return None
@@ -187,13 +168,17 @@ class PlanningTuner:
         reason = self._go_on(last)
         return self._retune(before, reason) if reason else None
 
-    def _look_again(self, training: _Training, before: Batches, steps_left: int) -> Retune | None:
-        """Plan what is left, of which some nodes' level has changed; nothing if all stays as it is."""
+    def _look_again(self, training: ChosenTraining, before: Batches, steps_left: int) -> Retune | None:
+        """Plan what is left, as some nodes' level has changed, or they came or went; nothing if all stays as it is."""
         changed = {} if training.levels is None else training.levels.changed()
+        training.stale = exchange = changed.pop(EXCHANGE, None) is not None
         share = min(1.0, steps_left * int(before.sum()) / training.records)
-        nodes = tuple(self._nodes[number] for number in training.chosen)
-        self._notices.note(f"{', '.join(changed)}: as fast as in the trials no more; who trains is looked at again")
-        self._trials.look_again(changed, PlannedAgain(share, _MARGIN + _COST_STEPS / steps_left, nodes))
+        nodes = tuple(self._nodes[number] for number in training.chosen if self._here[number])
+        if changed or exchange:
+            who = ", ".join([*changed, *["the exchange"] * exchange])
+            self._notices.note(f"{who}: as fast as in the trials no more; who trains is looked at again")
+        margin = _MARGIN + _COST_STEPS / steps_left
+        self._trials.look_again(changed, PlannedAgain(share, margin, nodes, exchange=exchange))
         self._before, self._training = training, None
         reason = self._go_on()
         return self._retune(before, reason) if self._training is not training else None
@@ -226,9 +211,15 @@ class PlanningTuner:
         """Note that a device is back: it trains if it was chosen."""
         self.begin()
         self._here[device] = True
+        node, again = self._nodes[device], self._training is not None and not self._trials.handed_over
+        if again:
+            self._trials.regain(node)
         if self._inner is not None and device in self._chosen:
             return self._widen(self._inner.join(list(self._chosen).index(device)))
-        node = self._nodes[device]
+        if self._training is not None and again and node not in self._came:
+            self._came.add(node)
+            self._training.due = True
+            return self._retune(self.batches, f"{node} is back; who trains is looked at again")
         if self._trials.handed_over and self._inner is None and node in self._trials.lost and node not in self._came:
             return self._begin_again(device)
         return self._retune(self.batches, f"{node} is back; it was not chosen")
@@ -257,7 +248,8 @@ class PlanningTuner:
             return here
         chosen = {"nodes": list(training.chosen), "batches": list(training.chosen.values())}
         levels = msgspec.to_builtins(training.levels)
-        return here | {"chosen": chosen, "inner": training.inner.state(), "levels": levels, "records": training.records}
+        inner = {"inner": training.inner.state(), "beside_seconds": training.beside_seconds}
+        return here | {"chosen": chosen, **inner, "levels": levels, "records": training.records}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; what another server decided meanwhile is told here too."""
@@ -273,7 +265,8 @@ class PlanningTuner:
         if "chosen" not in state:
             return
         chosen = state["chosen"]
-        inner = self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
+        numbers = dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True))
+        inner = self._hand_over(numbers, state.get("beside_seconds"))
         inner.inner.load_state(state["inner"])
         if state.get("levels") is not None:
             inner.records, inner.levels = float(state["records"]), msgspec.convert(state["levels"], LevelChanges)
@@ -305,25 +298,28 @@ class PlanningTuner:
         plan = self._trials.decide()
         batches = {} if plan is None else batches_by_node(self._trials.planner, plan.chosen)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
-        if before is not None and (plan is None or numbers.keys() == before.chosen.keys()):
+        alike = before is not None and numbers.keys() == {n for n in before.chosen if self._here[n]}
+        if before is not None and (plan is None or (alike and not before.stale)):
             # Where nothing keeps to the limits any more they train on too.
             self._trials.error, self._training = None, before
             self._watch(before, before.records)
             return "those that train go on"
         if plan is None:
             return f"nothing was chosen: {self._trials.error}"
-        training = self._hand_over(dict(sorted(numbers.items())))
+        each = self._trials.record_seconds(batches)
+        longest = max((each[node] * batch for node, batch in batches.items() if node in each), default=None)
+        beside_seconds = None if longest is None else max(0.0, plan.chosen.step_seconds - longest)
+        training = self._hand_over(dict(sorted(numbers.items())), beside_seconds)
         self._watch(training, plan.chosen.trained_records)
         self._tell_decided(plan)
         name = self._trials.planner.cluster.name(plan.chosen.configuration)
         return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
 
-    def _watch(self, training: _Training, records: float) -> None:
+    def _watch(self, training: ChosenTraining, records: float) -> None:
         """Watch levels, of what was measured; several servers do not, for each would have to decide the same."""
         training.records, training.due = records, False
         if not self._trials.handed_over:
-            batches = {self._nodes[number]: batch for number, batch in training.chosen.items()}
-            training.levels = LevelChanges(self._trials.planner.record_seconds(batches))
+            training.levels = LevelChanges()
 
     def _tell_decided(self, plan: SelectionPlan) -> None:
         trials = self._trials
@@ -331,17 +327,22 @@ class PlanningTuner:
         decided = TrialDecision(trials.planner.cluster, plan, batches, self._step, tuple(trials.lost))
         self._notices.decided(decided)
 
-    def _hand_over(self, chosen: dict[int, int]) -> _Training:
-        self._training = training = _Training(chosen, self._make_inner(list(chosen), list(chosen.values())))
+    def _hand_over(self, chosen: dict[int, int], beside_seconds: float | None) -> ChosenTraining:
+        inner = self._make_inner(list(chosen), list(chosen.values()), beside_seconds)
+        self._training = training = ChosenTraining(chosen, inner, beside_seconds)
         return training
 
     def _leave_chosen(self, device: int) -> Retune:
         """Note that a device is gone; if nobody of the chosen is left, decide again among the others."""
         before, node = self.batches, self._nodes[device]
-        if device not in self._chosen or self._inner is None:
+        if self._training is None or device not in self._chosen:
             return self._retune(before, f"{node} left; it was not chosen")
-        retune = self._widen(self._inner.leave(list(self._chosen).index(device)))
+        retune = self._widen(self._training.inner.leave(list(self._chosen).index(device)))
         if self._here[list(self._chosen)].any():
+            others = set(np.flatnonzero(self._here).tolist()).difference(self._chosen)
+            if others and not self._trials.handed_over:
+                self._lose(np.flatnonzero(~self._here), "left")
+                self._training.due = True
             return retune
         self._lose(self._chosen, "was chosen and left")
         self._lose(np.flatnonzero(~self._here), "left")

@@ -104,12 +104,14 @@ class PlannedAgain:
         margin: by how much better others must be, as a share of what is preferred, to take over.
         nodes: that train; none in a training that has not begun.
         trials: that were taken before.
+        exchange: whether the exchange takes another time than it did in these.
     """
 
     share: float = 1.0
     margin: float = 0.0
     nodes: tuple[str, ...] = ()
     trials: int = 0
+    exchange: bool = False
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     node: str
 
 
+class Regained(msgspec.Struct, frozen=True, tag=True):
+    """A node that was lost may take part again."""
+
+    node: str
+
+
 class PlannerQuery(msgspec.Struct, frozen=True, tag=True):
     """What to measure next, or with `last` what is best: it settles batches on what is known by then."""
 
@@ -45,7 +51,7 @@ class LookAgain(msgspec.Struct, frozen=True, tag=True):
     again: PlannedAgain
 
 
-PlannerCall = Observed | Lost | PlannerQuery | LookAgain
+PlannerCall = Observed | Lost | Regained | PlannerQuery | LookAgain
 """What a planner was asked and told, from which another planner can reach the same state."""
 
 
@@ -171,6 +177,18 @@ class Trials:
             except ConfigurationError as error:  # nobody is left of those who may train
                 self.error, self._trying = error, None
 
+    def regain(self, node: str) -> None:
+        """Have a node that was lost be one of those that may take part again."""
+        if node in self.lost:
+            self.lost.remove(node)
+            self._record(Regained(node))
+            self.planner.regain(node)
+
+    def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
+        """Return what `Decider.record_seconds` does."""
+        self._catch_up()
+        return self.planner.record_seconds(batches)
+
     def state(self) -> dict[str, Any]:
         """Return where planning stands, as JSON takes it."""
         return {
@@ -195,8 +213,12 @@ class Trials:
 
     def _record(self, call: PlannerCall) -> None:
         """Write down a call that is about to be made, with those before it made that another planner was told."""
-        _repeat(self._calls[self._repeated :], self.planner)
+        self._catch_up()
         self._calls.append(call)
+        self._repeated = len(self._calls)
+
+    def _catch_up(self) -> None:
+        _repeat(self._calls[self._repeated :], self.planner)
         self._repeated = len(self._calls)
 
     def _name(self, trial: Trial) -> str:
@@ -212,6 +234,8 @@ def _repeat(calls: Iterable[PlannerCall], planner: Decider) -> None:
                     planner.observe(trial, seen)
                 case Lost(node):
                     planner.lose(node)
+                case Regained(node):
+                    planner.regain(node)
                 case LookAgain(changed, again):
                     planner.look_again(changed, again)
                 case PlannerQuery(last=True):

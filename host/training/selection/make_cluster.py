@@ -18,6 +18,7 @@ from host.config.sync_section import TuningSection
 from host.core.device_time import COUNTED, WALL, DeviceTime
 from host.policies.selection.cluster import Cluster, DeviceKind, Side
 from host.policies.selection.selection_rules import Constraints, SelectionRules
+from host.training.first_batches import StepOverhead
 from host.training.sync_plan import SyncPlan
 
 # Of the training's time, what trials may cost where no table knows anything: without one trial all would be a guess.
@@ -74,6 +75,7 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
         state_bytes=exchanged.state_bytes,
         gradient_bytes=exchanged.gradient_bytes,
         record_bytes=exchanged.record_bytes,
+        record_seconds=plan.overhead.record_seconds,
     )
 
 
@@ -88,7 +90,9 @@ def _make_servers(servers: Servers, plan: SyncPlan, exchanged: Exchanged) -> Clu
     return Cluster(
         *(kinds, sides[0].host, sides[0].link),
         *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
-        *(sides, servers.between_seconds),
+        record_seconds=plan.overhead.record_seconds,
+        sides=sides,
+        between_seconds=servers.between_seconds,
     )
 
 
@@ -146,13 +150,14 @@ def planned_private(plan: SyncPlan) -> dict[str, int]:
     return {node: passes * own for node, own in zip(plan.nodes, plan.private_sizes, strict=True) if own}
 
 
-def chosen_sync_seconds(cluster: Cluster, nodes: Sequence[str]) -> float:
-    """Return what the exchange adds to a step of these nodes alone."""
+def chosen_overhead(cluster: Cluster, nodes: Sequence[str]) -> StepOverhead:
+    """Return what a step of these nodes alone takes beside its slowest one's computing."""
     if cluster.sides:
-        alone = [chosen_sync_seconds(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
-        return max(alone) + cluster.between_seconds
+        alone = [chosen_overhead(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
+        return StepOverhead(max(each.step_seconds for each in alone) + cluster.between_seconds, cluster.record_seconds)
     drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
-    return exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes)
+    sizes = cluster.state_bytes, cluster.gradient_bytes
+    return StepOverhead(exchange_seconds(drives, cluster.link, *sizes, HOST in nodes), cluster.record_seconds)
 
 
 def planner_rules(plan: SyncPlan, window: int = 1) -> SelectionRules:
@@ -194,19 +199,25 @@ def section_rules(section: PlannerSection, batch_size: int | None, tuning: Tunin
     )
 
 
-def _within_epoch(plan: SyncPlan) -> int | None:
-    """Return the most records that a node may have in a step so that a step of all has no more than an epoch.
+def _most_records(plan: SyncPlan, node: str) -> int | None:
+    """Return the most records that a node may have in a step; None for no bound.
 
-    None for no bound. Steps of smaller batches than planned would say nothing of the planned ones.
+    A step of all has no more than an epoch: steps of smaller batches than planned would say nothing of the planned
+    ones. Of a model that is cut it has no more than the host has room for, in the proportions of the plan.
     """
-    held, tuning = sum(plan.private_sizes) + plan.public_size, plan.job.sync.tuning
-    if plan.job.tuner == "none" or sum(plan.batches) <= held:
+    if plan.job.tuner == "none":
         return None
-    return max(1, held // len(plan.nodes), tuning.slow_batch or 1)
+    held, planned = sum(plan.private_sizes) + plan.public_size, sum(plan.batches)
+    bounds = []
+    if planned > held:
+        bounds.append(max(1, held // len(plan.nodes), plan.job.sync.tuning.slow_batch or 1))
+    if plan.most_records is not None:
+        bounds.append(max(1, plan.batches[plan.nodes.index(node)] * plan.most_records // planned))
+    return min(bounds, default=None)
 
 
 def _kind(name: str, nodes: Sequence[Device], plan: SyncPlan) -> DeviceKind:
-    most = _within_epoch(plan)
+    most = _most_records(plan, nodes[0].name)
     first, known, expected = nodes[0], plan.classes.get(nodes[0].name), plan.expected.get(nodes[0].name)
     return DeviceKind(
         name=name,

@@ -22,12 +22,13 @@ from host.policies.selection.planning_tuner import PlanningTuner
 from host.policies.selection.selection_report import SelectionReport, describe_plan, write_plan
 from host.policies.selection.selection_rules import SelectionRules
 from host.training.accounting import Accountant, make_accountant
+from host.training.first_batches import StepOverhead
 from host.training.job_inputs import JobInputs
 from host.training.optimiser_bytes import load_between
 from host.training.selection.make_cluster import (
     Exchanged,
     Servers,
-    chosen_sync_seconds,
+    chosen_overhead,
     make_cluster,
     move_cluster,
     planned_private,
@@ -127,9 +128,10 @@ class Planning:
             )
         return notes
 
-    def _make_inner(self, numbers: Sequence[int], batches: Sequence[int]) -> BatchTuner:
+    def _make_inner(self, numbers: Sequence[int], batches: Sequence[int], beside_seconds: float | None) -> BatchTuner:
         nodes = [self.plan.nodes[number] for number in numbers]
-        return self.plan.of_nodes(numbers, batches, chosen_sync_seconds(self.cluster, nodes)).make_tuner()
+        overhead = chosen_overhead(self.cluster, nodes) if beside_seconds is None else StepOverhead(beside_seconds)
+        return self.plan.of_nodes(numbers, batches, overhead).make_tuner()
 
 
 def make_planning(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from csd_emu.perfmodel.split.split_problem import SplitProblem
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.profiles.profile import End
+from firmware_agent.common.errors import ConfigurationError
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.policies.split.choose_cut import decide_for
 from host.policies.split.cut_decision import CutDecision, SplitPolicy
@@ -17,8 +19,8 @@ from host.training.split.split_model import AUTO
 from host.training.split.split_request import PlacementRequest
 
 Decide = Callable[[SplitProblem], CutDecision]
-# So many cuts are decided on with the batches of the one before, until one is chosen with its own.
-_ROUNDS = 3
+# Cuts are looked for with the whole model's batches and these multiples of them: those of a cut may be far from both.
+_SCALES = (0.25, 4.0)
 _BEST_TRIED = "of the cuts that were tried, each with the batches planned for it, it has the most records a second"
 
 
@@ -61,15 +63,15 @@ def choose_placement(request: PlacementRequest, policy: str, store: CalibrationS
 def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUTO) -> CutChoice:
     """Return what `choose_placement` does, decided with the batches that the run will begin with.
 
-    A tuner plans batches for what the drives compute, and this is known once the cut is. So a cut that is chosen with
-    other batches than its own is decided on again with its own, until one is chosen with these, `_ROUNDS` times at
-    most. Of the cuts that were chosen on the way and nothing moved, each with its own batches, the one with the most
-    records per second is taken; a cut must win `MARGIN`.
+    A tuner plans batches for what the drives compute, and this is known once the cut is. So cuts are decided on with
+    the whole model's batches, with more and with fewer, and each one that is chosen with the batches planned for it. Of
+    all that were chosen so and nothing moved, each with its own batches, the one with the most records per second is
+    taken; a cut must win `MARGIN`.
     """
     situation = make_situation(request, store)
     chooser: SplitPolicy = SPLIT_POLICY.load(policy)()
     first = CutChoice(request, situation, chooser.decide(situation))
-    choice = first if first.decision.layer is None else _settle_cut(first, store, chooser.decide)
+    choice = first if request.batches_for is None else _settle_cut(first, store, chooser.decide)
     return replace(choice, decision=replace(choice.decision, policy=policy))
 
 
@@ -85,18 +87,21 @@ def decide_at(choice: CutChoice, end: End, store: CalibrationStore) -> CutDecisi
 
 
 def _settle_cut(first: CutChoice, store: CalibrationStore, decide: Decide) -> CutChoice:
-    current, rivals = first, dict[str, CutChoice]()
-    for _ in range(_ROUNDS):
-        layer = current.decision.layer
-        if layer is None or layer in rivals:
-            break
-        again = _with_batches_of(current, layer, store, decide)
-        if again.decision.layer == layer:
-            rivals[layer] = again
-            break
-        if not next(row for row in again.decision.rows if row.layer == layer).refused:
-            rivals[layer] = replace(again, decision=decide_for(again.situation, layer, _BEST_TRIED))
-        current = again
+    rivals = dict[str, CutChoice]()
+    looked_at: list[Mapping[str, int]] = []
+    waiting = [first.request.batches, *(_scaled(first.request.batches, by) for by in _SCALES)]
+    while waiting:
+        batches = waiting.pop(0)
+        if batches in looked_at:
+            continue
+        looked_at.append(batches)
+        with suppress(ConfigurationError):  # with these batches nothing fits
+            layer = first.decision.layer
+            if len(looked_at) > 1:
+                layer = decide(_with_batches(first, batches, store).situation).layer
+            if layer is not None and layer not in rivals:
+                rivals[layer] = own = _with_batches_of(first, layer, store)
+                waiting.append(own.request.batches)
     best = max(rivals.values(), key=lambda each: each.records_per_second, default=first)
     if not rivals or first.decision.unmoved_seconds is None:
         return best if rivals else _unmoved(first, "no cut fits with the batches that are planned for it")
@@ -114,14 +119,25 @@ def _unmoved(first: CutChoice, reason: str) -> CutChoice:
     return replace(first, decision=decide_for(first.situation, None, reason))
 
 
-def _with_batches_of(current: CutChoice, layer: str, store: CalibrationStore, decide: Decide) -> CutChoice:
-    """Return the decision with the batches that a run with this cut begins with; the same one if it has them."""
-    planned = current.request.batches_for
-    if planned is None or (batches := planned(layer)) == current.request.batches:
-        return current
-    request = replace(current.request, batches=batches)
-    situation = make_situation(request, store, current.situation.layers)
-    return CutChoice(request, situation, decide(situation))
+def _scaled(batches: Mapping[str, int], by: float) -> dict[str, int]:
+    return {node: max(1, round(by * batch)) for node, batch in batches.items()}
+
+
+def _with_batches(first: CutChoice, batches: Mapping[str, int], store: CalibrationStore) -> CutChoice:
+    """Return the same job with other batches; the decision is still the first one's."""
+    request = replace(first.request, batches=batches)
+    return replace(first, request=request, situation=make_situation(request, store, first.situation.layers))
+
+
+def _with_batches_of(first: CutChoice, layer: str, store: CalibrationStore) -> CutChoice:
+    """Return a cut with the batches that a run with it begins with.
+
+    Raises:
+        ConfigurationError: it does not fit.
+    """
+    planned = first.request.batches_for
+    own = _with_batches(first, first.request.batches if planned is None else planned(layer), store)
+    return replace(own, decision=decide_for(own.situation, layer, _BEST_TRIED))
 
 
 def explain(decision: CutDecision) -> list[str]:

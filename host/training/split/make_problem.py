@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import psutil
 
 from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
@@ -34,6 +33,7 @@ from host.core.device_time import (
 )
 from host.core.layer_time_shares import table_shares
 from host.policies.batching.memory_limit import available_bytes
+from host.training.host_room import host_room_bytes
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
 from host.training.split.measure_layers import LayerSeconds, measure
 from host.training.split.split_request import PlacementRequest
@@ -166,12 +166,12 @@ def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[st
     profile, records = get_profile(request.config.host.profile).at(request.end), sum(request.batches.values())
     if request.wall:
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
-        return HostPlace(sum(own[0]), sum(own[1]), _host_memory_bytes(profile), own, WALL)
+        return HostPlace(sum(own[0]), sum(own[1]), host_room_bytes(profile), own, WALL)
     table = store.require(request.spec, request.shape, RATIO_DRIVE)
     model, shares = host_model(table, profile).at(request.end), table_shares(table, records, names)
     seconds = model.step_seconds(records)
     return HostPlace(
-        *(seconds.forward, seconds.backward, _host_memory_bytes(profile)), shares.weights, shares.clock, shares.reason
+        *(seconds.forward, seconds.backward, host_room_bytes(profile)), shares.weights, shares.clock, shares.reason
     )
 
 
@@ -200,8 +200,3 @@ def _drive_memory(
         least_records=least,
         whole_bytes=table.peak_memory_bytes(batch_size),
     )
-
-
-def _host_memory_bytes(profile: Profile) -> float:
-    """Return what the tail may take: the memory of the host's profile, and no more than is free here, where it runs."""
-    return min(profile.dram_bytes.value, psutil.virtual_memory().available)

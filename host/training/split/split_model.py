@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from csd_emu.perfmodel.split.split_problem import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
+from csd_emu.perfmodel.split.split_problem import SPARED_PARAMETER_COPIES
 from csd_emu.profiles import Profile
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -19,6 +19,7 @@ from host.core.device_time import StepModel
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares
 from host.policies.batching.client_layers import Front
+from host.training.host_room import host_bytes, most_host_records
 
 NONE, AUTO = "none", "auto"
 
@@ -58,7 +59,7 @@ class SplitModelInfo:
 
     def host_bytes(self, records: int) -> int:
         """Return a generous guess of the host's memory for its part, with so many records of all drives together."""
-        return PARAMETER_COPIES * self.moved_bytes + ACTIVATION_COPIES * records * self.point.tail_bytes
+        return host_bytes(self.moved_bytes, self.point.tail_bytes, records)
 
     def check_host(self, records: int, host: Profile) -> None:
         """Return if the host, and this machine, on which its part really runs, have room for it.
@@ -82,8 +83,7 @@ class SplitModelInfo:
 
     def most_records(self, host: Profile) -> int:
         """Return for how many records of a step the host, and this machine, have room."""
-        room = min(int(host.dram_bytes.value), psutil.virtual_memory().available) - self.host_bytes(0)
-        return max(0, room // (ACTIVATION_COPIES * self.point.tail_bytes))
+        return most_host_records(self.moved_bytes, self.point.tail_bytes, host)
 
     def tail_seconds(
         self, records: int, fronts: Sequence[PhaseSeconds], host: StepModel | None, ratio: float | None
@@ -132,6 +132,7 @@ def place_model(evaluator: Evaluator, layer: str, precision: str, shares: Shares
         encode_share=kept_bytes / (kept_bytes + moved_bytes),
         spared_bytes=SPARED_PARAMETER_COPIES * _bytes(works[place:], {}),  # as the tables' steps, in float32
         spared_record_bytes=cut.point.tail_bytes,
+        crossing_bytes=cut.point.record_bytes,
     )
     return SplitModelInfo(cut.point, tuple(names[place:]), front, moved_bytes, kept_bytes)
 

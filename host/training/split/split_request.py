@@ -15,11 +15,11 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.config.job_file import JobConfig
 from host.core.device_time import RATIO_DRIVE
 from host.core.layer_time_shares import step_shares
-from host.core.model_facts import exchange_seconds, inspect_load
+from host.core.model_facts import inspect_load
 from host.fleet.shards import deal_out
 from host.policies.batching.client_layers import WHOLE, Front
-from host.policies.batching.device_speeds import device_classes, speed_tables
-from host.policies.batching.stannis import plan_batches
+from host.policies.batching.device_speeds import device_classes
+from host.training.first_batches import first_batches, step_overhead
 from host.training.host_optimiser import make_optimiser
 from host.training.job_inputs import JobInputs
 from host.training.split.split_model import place_model
@@ -85,14 +85,14 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
 
     def batches_for(layer: str) -> dict[str, int]:
         front = place_model(evaluator, layer, job.sync.precision, shares).front
-        return first_batches(config, job, spec, shape, store, shard_bytes, front)
+        return _planned(config, job, spec, shape, store, shard_bytes, front)
 
     return PlacementRequest(
         config=config,
         job=job,
         spec=spec,
         shape=shape,
-        batches=first_batches(config, job, spec, shape, store, shard_bytes),
+        batches=_planned(config, job, spec, shape, store, shard_bytes),
         record_bytes=record_bytes,
         shard_bytes=shard_bytes,
         wall=request.wall,
@@ -104,7 +104,7 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
     )
 
 
-def first_batches(
+def _planned(
     config: ArrayConfig,
     job: JobConfig,
     spec: ModelSpec,
@@ -128,6 +128,5 @@ def first_batches(
             raise
         roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
         classes = device_classes(roomy, store.of(spec, shape), job.sync, shard_bytes=shard_bytes)
-    sync_seconds = exchange_seconds(config, inspect_load(spec, shape))
-    planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)
-    return {name: int(batch) for name, batch in zip(classes, planned.batches, strict=True)}
+    overhead = step_overhead(config, inspect_load(spec, shape), front, store.find(spec, shape, RATIO_DRIVE))
+    return dict(zip(classes, first_batches(config, classes, job.sync.tuning, overhead, front).tolist(), strict=True))

@@ -20,6 +20,7 @@ from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, Counts, Floats
 
 Flags = npt.NDArray[np.bool]
+_LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,10 @@ def _array_costs(
     exchanged = np.maximum.reduce([last, own_reads, own_late])
     optimiser, with_one = (reduce_seconds(cluster.gradient_bytes, gradients) for gradients in (0, 1))
     reduce = (optimiser + (with_one - optimiser) * (many @ every)) * corrections.reduce
-    seconds = np.asarray(exchanged + reduce + (drives @ every > 0) * corrections.overhead_seconds)
+    records = (many * each) @ every
+    behind = records * cluster.record_seconds
+    believed = exchanged + reduce + behind + (drives @ every > 0) * corrections.overhead_seconds
+    seconds = np.maximum(believed, _LEAST_SECONDS)  # whatever is believed of the overhead
 
     power, serial = figures.power, np.minimum(compute, figures.encode_seconds * (slowdowns * (many > 0)))
     busy_cores = power.busy_core_seconds(compute, serial)
@@ -220,11 +224,11 @@ def _array_costs(
     active = (joules["cpu"] + joules["dram"]) * corrections.active
     of_drives = drives * (active + joules["flash"] + joules["link"])
     moved = 2 * (drives @ every) * float(cluster.state_bytes) + own_bytes
-    own = (many * active) @ local + reduce * (host.power.core_watts.value + host.power.dram_watts.value)
+    own = (many * active) @ local + (reduce + behind) * (host.power.core_watts.value + host.power.dram_watts.value)
     own = own + own_bytes * _read_joules(figures) + moved * host.power.link_joules_per_byte.value
     always = _idle_watts(figures, drives, corrections, unused_powered)
     total = of_drives @ every + own + always * seconds
-    return StepCosts(seconds, total, (many * each) @ every, np.broadcast_to(always, seconds.shape))
+    return StepCosts(seconds, total, records, np.broadcast_to(always, seconds.shape))
 
 
 def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:

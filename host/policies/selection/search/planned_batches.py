@@ -20,7 +20,11 @@ WORTH_CHANGING = 0.002
 
 
 def subset_batches(
-    tables: Sequence[SpeedTable], devices: Sequence[int], rules: SelectionRules, sync_seconds: Floats
+    tables: Sequence[SpeedTable],
+    devices: Sequence[int],
+    rules: SelectionRules,
+    sync_seconds: Floats,
+    record_seconds: float = 0.0,
 ) -> Counts:
     """Return (2 ** kinds, kinds) batches of every subset of kinds: bit k of a row's number says whether kind k is in.
 
@@ -31,6 +35,7 @@ def subset_batches(
         devices: (kinds,) how many there are; a kind without any is in no subset.
         rules: a batch that all have, or how STANNIS chooses.
         sync_seconds: (2 ** kinds,) that the exchange adds to a step of each subset.
+        record_seconds: what each record of all devices adds beside.
 
     Raises:
         ConfigurationError: the batch that all have does not fit.
@@ -44,7 +49,8 @@ def subset_batches(
             batches[number, kinds] = rules.batch_size
             continue
         own, counts = [tables[kind] for kind in kinds], [devices[kind] for kind in kinds]
-        batches[number, kinds], _ = plan_classes(own, counts, rules.tuning, float(sync_seconds[number]))
+        sync = float(sync_seconds[number]), record_seconds
+        batches[number, kinds], _ = plan_classes(own, counts, rules.tuning, *sync)
     return batches
 
 
@@ -53,19 +59,24 @@ def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
     subsets = np.arange(1 << len(devices))
     counts = (subsets[:, None] >> np.arange(len(devices)) & 1) * np.array(devices, np.int64)
     points = Points(counts, (counts > 0).astype(np.int64))
-    seconds = belief.model.costs(belief.mode, points).seconds
+    costs = belief.model.costs(belief.mode, points)
+    seconds = costs.seconds - costs.records * belief.model.figures.cluster.record_seconds
     return np.asarray(np.maximum(0.0, seconds - belief.model.compute_seconds(belief.mode, points).max(axis=1)))
 
 
 def balanced_batches(
-    tables: Sequence[SpeedTable], devices: Sequence[int], rules: SelectionRules, sync_seconds: Floats
+    tables: Sequence[SpeedTable],
+    devices: Sequence[int],
+    rules: SelectionRules,
+    sync_seconds: Floats,
+    record_seconds: float = 0.0,
 ) -> list[Counts]:
     """Return the batches of `subset_batches`, and those with which others end a little sooner or later.
 
     By so little that STANNIS takes it for equal. There are no such ones where all have one batch, where the others are
     to end sooner (`margin`), or where time does not count.
     """
-    plain = subset_batches(tables, devices, rules, sync_seconds)
+    plain = subset_batches(tables, devices, rules, sync_seconds, record_seconds)
     seconds = table_seconds(list(tables), plain)
     others = (plain > 0) & (np.arange(len(tables)) != seconds.argmax(axis=1)[:, None])
     free = rules.batch_size is None and rules.tuning.margin == 0 and score_weights(rules)[0] > 0

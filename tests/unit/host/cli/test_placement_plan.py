@@ -225,9 +225,7 @@ def test_a_model_that_cannot_be_cut_stays_whole_and_says_why_if_asked(model: str
 def test_a_host_without_memory_takes_no_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is this machine's, whatever the profile says."""
     assert choose_placement(request(), "auto", STORE).layer == "6"
-    monkeypatch.setattr(
-        "host.training.split.make_problem.psutil.virtual_memory", lambda: SimpleNamespace(available=100_000)
-    )
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100_000))
     assert choose_placement(request(), "auto", STORE).layer is None
     with pytest.raises(ConfigurationError, match=r"6: the host needs .* of memory for 96 records and has 100\.0 kB"):
         decide_for(make_situation(request(), STORE), "6")
@@ -479,18 +477,18 @@ def test_a_cut_is_decided_with_the_batches_that_a_run_with_it_begins_with(tuner:
     assert tuple(whole.batches.values()) == unmoved.batches
 
 
-def planned(**layers: int) -> PlacementRequest:
-    """Where a run with each of these cuts begins with so many records per drive, and with 32 with nothing moved."""
+def planned(others: int, **layers: int) -> PlacementRequest:
+    """Where a run with a cut begins with so many records per drive, and with 32 with nothing moved."""
     asked = request()
-    return replace(asked, batches_for=lambda layer: dict.fromkeys(asked.batches, layers[f"before_{layer}"]))
+    return replace(asked, batches_for=lambda layer: dict.fromkeys(asked.batches, layers.get(f"before_{layer}", others)))
 
 
 def test_a_cut_that_its_own_batches_do_not_suit_is_held_against_what_they_do() -> None:
     """Steps of one record a drive are short, and there are many of them."""
     assert choose_placement(request(), "auto", STORE).layer == "6"
-    good = settle(planned(before_6=33), STORE)
+    good = settle(planned(1, before_6=33), STORE)
     assert (good.decision.layer, good.situation.records) == ("6", 99)
-    slow = settle(planned(before_6=1, before_2=1), STORE)
+    slow = settle(planned(1), STORE)
     assert (slow.decision.layer, slow.situation.records) == (None, 96)
     assert "records a second" in slow.decision.reason
     assert slow.decision.step_seconds == pytest.approx(choose_placement(request(), "none", STORE).step_seconds)
@@ -498,10 +496,9 @@ def test_a_cut_that_its_own_batches_do_not_suit_is_held_against_what_they_do() -
 
 def test_a_cut_that_is_not_chosen_with_its_own_batches_is_left_for_what_is() -> None:
     """With 4096 records a drive, activations of any cut are more than all parameters."""
-    choice = settle(planned(before_6=4096), STORE)
+    choice = settle(planned(1, before_6=4096), STORE)
     rivals = {}
-    for layer in (None, "6"):
-        batch = 32 if layer is None else 4096
+    for layer, batch in ((None, 32), ("2", 1), ("6", 4096)):
         situation = make_situation(request(batches=dict.fromkeys(choice.request.batches, batch)), STORE)
         rivals[layer] = situation.records / decide_for(situation, layer).step_seconds
     best = max(rivals, key=rivals.__getitem__)

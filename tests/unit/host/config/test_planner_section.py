@@ -24,9 +24,10 @@ from host.config.planner_section import PlannerSection
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_facts import inspect_load
 from host.fleet.checkpoint import job_sha256
+from host.training.first_batches import StepOverhead
 from host.training.selection.make_cluster import (
     Exchanged,
-    chosen_sync_seconds,
+    chosen_overhead,
     make_cluster,
     planned_private,
     planned_records,
@@ -220,15 +221,15 @@ def test_fewer_devices_exchange_for_less_time() -> None:
     load = inspect_load(ModelSpec("digits_cnn"), (1, 8, 8))
     cluster = make_cluster(config, known, Exchanged(load.state_bytes, load.gradient_bytes, load.record_bytes))
     some = (["csd-00"], ["csd-00", "csd-02"], known.nodes)
-    one, more, every = (chosen_sync_seconds(cluster, nodes) for nodes in some)
-    assert 0 < one < more < every == known.sync_seconds
-    assert 0 < chosen_sync_seconds(cluster, ["host"]) < one
+    one, more, every = (chosen_overhead(cluster, nodes).step_seconds for nodes in some)
+    assert 0 < one < more < every == known.overhead.step_seconds
+    assert 0 < chosen_overhead(cluster, ["host"]).step_seconds < one
 
 
 def test_a_plan_of_some_nodes_has_their_records_and_batches_alone() -> None:
     _, known = plan(DRIVES, tuner="hypertune")
-    some = known.of_nodes([1, 2], [5, 3], 0.5)
-    assert (some.nodes, some.batches, some.sync_seconds) == (("csd-01", "csd-02"), (5, 3), 0.5)
+    some = known.of_nodes([1, 2], [5, 3], StepOverhead(0.5))
+    assert (some.nodes, some.batches, some.overhead.step_seconds) == (("csd-01", "csd-02"), (5, 3), 0.5)
     assert list(some.classes) == ["csd-01", "csd-02"]
     assert some.make_tuner().batches.tolist() == [5, 3]
 

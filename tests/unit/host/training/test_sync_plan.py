@@ -18,6 +18,7 @@ from host.policies.batching.device_speeds import speed_tables
 from host.policies.batching.fixed import FixedBatches
 from host.policies.batching.hypertune import HyperTune
 from host.policies.batching.make import make_rules
+from host.training.first_batches import StepOverhead
 from host.training.sync_plan import Records, SyncPlan, make_plan
 from tests.support.examples import examples
 from tests.support.sync import SHAPE, STORE
@@ -92,7 +93,7 @@ def epoch_seconds(plan: SyncPlan, tuner: BatchTuner, slowed: int, slowdown: floa
         step += 1
         asked = np.maximum(batches, tuner.probes(step))
         took = np.array([table.seconds(int(batch)) for table, batch in zip(tables, asked, strict=True)]) * factors
-        seconds += (queue.state.epoch > 1) * (took[batches > 0].max() + plan.sync_seconds)
+        seconds += (queue.state.epoch > 1) * (took[batches > 0].max() + plan.overhead.step_seconds)
         tuner.observe(step, np.where(took > 0, took, np.nan))
 
 
@@ -100,10 +101,10 @@ def epoch_seconds(plan: SyncPlan, tuner: BatchTuner, slowed: int, slowdown: floa
 def test_epochs_get_no_longer_by_records_that_are_taken_over(private: tuple[int, int], public: int) -> None:
     """With private records the slowed drive's own bound the epoch: others would have public ones again."""
     plan = plan_of(Records(private, public, 72), trains=False, tuner="hypertune", sync={"tuning": {"slow_batch": 24}})
-    plan = replace(plan, sync_seconds=max(plan.classes[node].speed.seconds(24) for node in NODES[:2]))
+    plan = replace(plan, overhead=StepOverhead(max(plan.classes[node].speed.seconds(24) for node in NODES[:2])))
     tables = list(speed_tables(plan.classes).values())
     rules = make_rules(plan.job.sync.tuning)
-    capped = HyperTune(tables, np.array(plan.batches), rules, plan.steps, plan.sync_seconds)
+    capped = HyperTune(tables, np.array(plan.batches), rules, plan.steps, plan.overhead.step_seconds)
     shared = epoch_seconds(plan, plan.make_tuner(), 1, 6.0)
     alone = epoch_seconds(plan, capped, 1, 6.0)
     assert shared <= alone * (1 + 1e-9)

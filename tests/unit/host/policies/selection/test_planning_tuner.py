@@ -79,7 +79,7 @@ class World:
             self.planners.append(FakePlanner(ARRAY, self._wanted, self._steps, refuses=self._refuses))
             return self.planners[-1]
 
-        def inner(numbers: Sequence[int], batches: Sequence[int]) -> FixedBatches:
+        def inner(numbers: Sequence[int], batches: Sequence[int], _: float | None) -> FixedBatches:
             self.inner.append(FixedBatches(batches, None, [NODES[number] for number in numbers]))
             return self.inner[-1]
 
@@ -455,6 +455,41 @@ def test_limits_that_can_be_kept_no_more_do_not_end_a_training() -> None:
     assert world.tuner.error is None
     assert world.training == {"csd-00": 4, "csd-01": 4}
     slowed(world, 3)
+
+
+def test_where_a_chosen_one_leaves_and_others_rest_they_are_looked_at() -> None:
+    world = World((2, 0, 0), (0, 2, 1))
+    world.train()
+    assert world.training == {"csd-00": 4, "csd-01": 4}
+    world.tuner.leave(0)
+    assert world.training == {"csd-01": 4}  # nobody waits for the decision
+    assert world.tuner.is_computing
+    world.take()
+    assert world.planner.lost == ["csd-00"]
+    ((changed, again),) = world.planner.changed
+    assert (changed, again.nodes) == ({}, ("csd-01",))
+    assert world.training == {"csd-02": 4, "csd-03": 4, "host": 4}
+
+
+def test_one_that_comes_back_is_looked_at_once_and_one_that_was_chosen_trains_on() -> None:
+    world = World((0, 2, 0))
+    world.tuner.meet({0, 1, 2, 3})
+    world.tuner.leave(4)
+    world.train()
+    assert world.training == {"csd-02": 4, "csd-03": 4}
+    world.tuner.join(4)
+    assert world.tuner.is_computing
+    world.take()
+    assert world.planner.lost == []
+    assert len(world.planner.changed) == 1
+    for _ in range(3):
+        world.tuner.leave(4)
+        world.tuner.join(4)
+        assert not world.tuner.is_computing
+    world.tuner.leave(2)
+    world.tuner.join(2)
+    assert world.training == {"csd-02": 4, "csd-03": 4}
+    assert world.planner.lost == []
 
 
 def test_servers_do_not_look_again() -> None:

@@ -54,7 +54,7 @@ def test_a_host_without_room_is_told_before_anything_starts(
     placed: SplitModelInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = SimpleNamespace(available=placed.host_bytes(96))
-    monkeypatch.setattr("host.training.split.split_model.psutil.virtual_memory", lambda: machine)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: machine)
     host = get_profile("xeon-4108")
     placed.check_host(96, host)
     assert placed.most_records(host) == 96

@@ -1,0 +1,67 @@
+"""Training of the nodes that a planner has chosen: who tunes them, and whether to look at the choice again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, StepCost
+from host.policies.selection.level_changes import STEPS_FOR_GOOD, LevelChanges
+
+
+@dataclass
+class ChosenTraining:
+    """The nodes that were chosen.
+
+    Attributes:
+        chosen: numbers of the nodes that train, and their batches to begin with.
+        inner: tunes them.
+        beside_seconds: of a step with these batches, that it takes beside the slowest node's computing, as measured.
+        records: that they train on in all.
+        levels: of them; None where nothing is looked at again.
+        due: whether to look at who trains again: a level has changed for good, or somebody came or went.
+        stale: whether its batches are of an exchange that takes another time now.
+    """
+
+    chosen: dict[int, int]
+    inner: BatchTuner
+    beside_seconds: float | None = None
+    records: float = 0.0
+    levels: LevelChanges | None = None
+    due: bool = False
+    stale: bool = False
+    # Seconds in which each node is expected to compute a record with so many per step of all devices.
+    _expected: tuple[tuple[int, ...], Mapping[str, float]] = field(default=((), {}))
+
+    def watch(self, cost: StepCost) -> None:
+        """Take what a step cost the whole array."""
+        if self.levels is not None and not cost.missing:
+            longest = max(cost.compute_seconds.values(), default=0.0)
+            self.levels.observe_step(cost.records, longest, cost.array_seconds)
+
+    def watch_levels(
+        self,
+        nodes: Sequence[str],
+        batches: Batches,
+        compute_seconds: Floats,
+        steps_left: int,
+        expect: Callable[[Mapping[str, int]], Mapping[str, float]],
+    ) -> None:
+        """Take what each node computed in a step; it is `due` to look again if the level of one has changed for good.
+
+        Args:
+            nodes: names of all devices.
+            batches: (devices,) records per step.
+            compute_seconds: (chosen devices,) in the order of `chosen`.
+            steps_left: of the run; with few a look is not worth its cost.
+            expect: returns node -> seconds in which a record is expected to be computed, of nodes with these batches.
+        """
+        if self.levels is None or steps_left <= STEPS_FOR_GOOD:
+            return
+        if self._expected[0] != (key := tuple(batches.tolist())):
+            own = {node: batch for node, batch in zip(nodes, key, strict=True) if batch}
+            self._expected = key, expect(own)
+        for number, seconds in zip(self.chosen, compute_seconds.tolist(), strict=True):
+            node, batch = nodes[number], int(batches[number])
+            self.levels.observe(node, batch, seconds, batch * self._expected[1].get(node, 0.0))
+        self.due = self.due or bool(self.levels.changed())
