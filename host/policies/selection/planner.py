@@ -101,11 +101,10 @@ class Planner:
         self._observations = Observations(self.cluster, self._tables)
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
+        exchanged_since = self._changed.get(EXCHANGE, (0,))[0]
         for number, (batches, tried) in enumerate(self._history):
             kept = {node for node in batches if number >= self._changed.get(node, (0,))[0]}
-            if (
-                number < self._changed.get(EXCHANGE, (0,))[0]
-            ):  # what is no whole step says what its nodes did, and nothing else
+            if number < exchanged_since:  # what is no whole step says what its nodes did, and nothing else
                 kept.discard(next(iter(batches)))
             owns = [{n: own for n, own in each.compute_seconds.items() if n in kept} for each in tried.seen]
             steps = [replace(each, compute_seconds=own) for each, own in zip(tried.seen, owns, strict=True)]
