@@ -308,7 +308,8 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan],
     host = get_profile(request.config.host.profile)
     placed.check_host(sum(plan.batches), host)
     # Known before the host holds any of it: what a tuner may raise batches to later.
-    plan = replace(plan, most_records=max(sum(plan.batches), placed.most_records(host)))
+    most = placed.most_records(host) if plan.most_records is None else min(plan.most_records, placed.most_records(host))
+    plan = replace(plan, most_records=max(sum(plan.batches), most))
     models = front_models(request.models, placed.front)
     return replace(request, sync=plan, expected=plan.expected, models=models, placed=placed)
 

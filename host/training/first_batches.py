@@ -7,7 +7,8 @@ of steps in which nothing overlaps, so a little too much where transfers do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +22,20 @@ from host.config.sync_section import TuningSection
 from host.core.device_time import host_model
 from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches
+from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.client_layers import WHOLE, Front
 from host.policies.batching.device_speeds import DeviceClass, speed_tables
 from host.policies.batching.record_limit import limit
 from host.policies.batching.stannis import plan_batches
 from host.training.host_room import most_host_records
 
-# Of so many records a step the host's part is taken to cost each record what it does: larger batches change little.
+# STANNIS's batches for a cut are tried in these multiples: what the host's part costs each record depends on them all.
+_SCALES = tuple(2.0**power for power in range(-5, 3))
+# At first the host's part is taken to cost each record what it does in a step of so many.
 _HOST_RECORDS = 64
+# A step may have more records as long as the host's part costs each of them no more than this times as much.
+_DEARER = 1.05
+_MOST_RECORDS = 1 << 20
 
 
 class StepOverhead(NamedTuple):
@@ -50,10 +57,14 @@ class StepOverhead(NamedTuple):
 NO_OVERHEAD = StepOverhead(0.0)
 
 
+OverheadAt = Callable[[int], StepOverhead]
+"""Returns what steps of about so many records of all devices take beside computing."""
+
+
 def step_overhead(
     config: ArrayConfig, load: Load, front: Front = WHOLE, host_table: CalibrationTable | None = None
-) -> StepOverhead:
-    """Return what steps of an array take beside computing.
+) -> OverheadAt:
+    """Return what says how long steps of an array take beside computing.
 
     Args:
         config: the array.
@@ -66,37 +77,68 @@ def step_overhead(
     state, gradient = (round(front.encode_share * size) for size in (load.state_bytes, load.gradient_bytes))
     exchange = exchange_seconds(drives, link, state, gradient, config.host.trains)
     if front == WHOLE:
-        return StepOverhead(exchange)
+        return lambda _: StepOverhead(exchange)
     crossing = (2 * front.crossing_bytes + LABEL_BYTES) / link.bytes_per_second / (1 if link.shared else len(drives))
     if host_table is None or host.ratio is None:
-        return StepOverhead(exchange, crossing)
-    whole = host_model(host_table, host).step_seconds(_HOST_RECORDS)
-    behind = whole.forward * (1 - front.forward_share) + whole.backward * (1 - front.backward_share)
-    return StepOverhead(exchange, crossing + behind / _HOST_RECORDS)
+        return lambda _: StepOverhead(exchange, crossing)
+    model = host_model(host_table, host)
+
+    @cache
+    def overhead_at(records: int) -> StepOverhead:
+        whole = model.step_seconds(records)
+        behind = whole.forward * (1 - front.forward_share) + whole.backward * (1 - front.backward_share)
+        return StepOverhead(exchange, crossing + behind / records)
+
+    return overhead_at
 
 
 def first_batches(
     config: ArrayConfig,
     classes: Mapping[str, DeviceClass],
     tuning: TuningSection,
-    overhead: StepOverhead,
+    overhead_at: OverheadAt,
     front: Front = WHOLE,
 ) -> Batches:
-    """Return (nodes,) records per step: STANNIS's, and of a model that is cut no more than the host has room for.
+    """Return (nodes,) records per step: STANNIS's.
+
+    Those of a model that is cut are no more than the host has room for. What its part costs each record depends on all
+    of them, so of several multiples of STANNIS's batches the smallest is taken that is within the knee of the best.
 
     Args:
         config: the array.
         classes: node -> its speed and memory, in participant order.
         tuning: how they are chosen.
-        overhead: of a step.
+        overhead_at: says what steps take beside.
         front: the part of the model that the devices have.
 
     Raises:
         ConfigurationError: there is no device, or `slow_batch` does not fit.
     """
-    batches = plan_batches(list(speed_tables(classes).values()), tuning, *overhead).batches
+    tables = list(speed_tables(classes).values())
+    planned = plan_batches(tables, tuning, *overhead_at(_HOST_RECORDS)).batches
     if front == WHOLE:
-        return batches
+        return planned
     moved_bytes = front.spared_bytes // SPARED_PARAMETER_COPIES
-    most = most_host_records(moved_bytes, front.spared_record_bytes, get_profile(config.host.profile))
-    return np.maximum(1, limit(batches, most))
+    room = most_host_records(moved_bytes, front.spared_record_bytes, get_profile(config.host.profile))
+    largest = np.array([table.largest_batch for table in tables])
+    scales = _SCALES if tuning.slow_batch is None else (1.0,)
+    tried = [np.clip(limit(np.minimum(by * planned, largest).astype(np.int64), room), 1, largest) for by in scales]
+    rates = np.array([_records_per_second(tables, each, overhead_at) for each in tried])
+    return tried[int((rates >= (1 - tuning.knee) * rates.max()).argmax())]
+
+
+def _records_per_second(tables: Sequence[SpeedTable], batches: Batches, overhead_at: OverheadAt) -> float:
+    records = int(batches.sum())
+    longest = max(table.seconds(int(batch)) for table, batch in zip(tables, batches, strict=True))
+    return records / (longest + overhead_at(records).of(records))
+
+
+def most_step_records(records: int, overhead_at: OverheadAt) -> int:
+    """Return with how many records a step costs each of them about what it does with so many `records`."""
+    most, cost = records, _DEARER * overhead_at(records).record_seconds
+    grown = records
+    while grown >= 1:
+        while most + grown <= _MOST_RECORDS and overhead_at(most + grown).record_seconds <= cost:
+            most += grown
+        grown //= 2
+    return most

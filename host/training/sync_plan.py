@@ -27,7 +27,7 @@ from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.batching.record_limit import LimitedTuner
 from host.policies.batching.stannis import plan_shards
 from host.policies.batching.step_watts import StepWatts
-from host.training.first_batches import NO_OVERHEAD, StepOverhead, first_batches, step_overhead
+from host.training.first_batches import NO_OVERHEAD, StepOverhead, first_batches, most_step_records, step_overhead
 from host.training.sampler import OUTSTANDING, EpochQueue, QueueState
 
 _NOT_COVERED = (
@@ -64,7 +64,8 @@ class SyncPlan:
         batches: records per step to begin with.
         overhead: what a step takes beside its slowest node's computing.
         plugin: the job's tuner, if it is one of the user's own.
-        most_records: of a step, that the host has room for; None if it computes nothing of the model.
+        most_records: of a step, that the host has room for, and computes as well; None if it computes nothing of the
+            model.
         watts: of the array; None if nobody knows.
     """
 
@@ -209,16 +210,18 @@ def make_plan(
     if store is not None and (job.tuner != "none" or expected.keys() == set(nodes)):
         classes = device_classes(config, store.of(spec, shape), job.sync, shard_bytes=records.shard_bytes, front=front)
     tail = None if store is None else store.find(spec, shape, RATIO_DRIVE)
-    overhead = step_overhead(config, inspect_load(spec, shape), front, tail)
+    overhead_at = step_overhead(config, inspect_load(spec, shape), front, tail)
     if job.tuner == "none":
         _check_batch_size(job, classes)
         batches = tuple(job.batch_size for _ in nodes)
     else:
-        batches = tuple(first_batches(config, classes, job.sync.tuning, overhead, front).tolist())
+        batches = tuple(first_batches(config, classes, job.sync.tuning, overhead_at, front).tolist())
     sizes = records.private_sizes, records.public_size
     profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
     watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
-    return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, watts=watts)
+    overhead = overhead_at(sum(batches))
+    most = None if front == WHOLE else most_step_records(sum(batches), overhead_at)
+    return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:

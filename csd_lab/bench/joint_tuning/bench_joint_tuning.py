@@ -103,7 +103,7 @@ def run_scenario(seed: int) -> ScenarioResult:
         {name: run.records_per_second for name, run in runs.items()},
         {name: run.joules_per_record for name, run in runs.items()},
         energy.joules_per_record,
-        ScenarioOracle(scenario).records_per_second(),
+        ScenarioOracle(scenario, batch).records_per_second(),
         (len(together.retunes), len(together.transfer_changes)),
     )
 

@@ -82,14 +82,14 @@ class _Choice:
 class ScenarioOracle:
     """Knows a scenario's model, drives and link."""
 
-    def __init__(self, scenario: JointScenario) -> None:
-        """Take what is true of it."""
+    def __init__(self, scenario: JointScenario, batch_size: int) -> None:
+        """Take what is true of it; layers have the shares of a step that they have at this batch."""
         self._scenario, self._config = scenario, scenario.array()
         self._host = get_profile(self._config.host.profile)
         self._link = link_of(self._config.link, self._host)
         self._names = [device.name for device in self._config.list_devices()]
         self._profiles = [get_profile(device.profile) for device in self._config.list_devices()]
-        self._cuts, self._shares = _cuts(scenario.model)
+        self._cuts, self._shares = _cuts(scenario.model, batch_size)
         spec, dataset, _ = load_model(scenario.model)
         store = CalibrationStore(Paths.default().calibration).counting(self._config.core_model)
         shape = MODELS[scenario.model].shape
@@ -221,12 +221,12 @@ def _curve(model: TableModel) -> tuple[Floats, Floats, Floats]:
 
 
 @cache
-def _cuts(model: str) -> tuple[list[_Cut], Shares]:
+def _cuts(model: str, batch_size: int) -> tuple[list[_Cut], Shares]:
     """Return every cut that the model has, nothing moved as the last of them, and what its layers take of a step."""
     spec, _, evaluator = load_model(model)
     shape = MODELS[model].shape
     table = CalibrationStore(Paths.default().calibration).require(spec, shape, RATIO_DRIVE)
-    shares = step_shares(table, 4, evaluator)
+    shares = step_shares(table, batch_size, evaluator)
     works = shares.weigh(evaluator.layers())
     layers = inspect_layers(spec, shape, LayerExchange())
     forward, backward = (np.array([getattr(each, f"{name}_operations") for each in works]) for name in _PASSES)

@@ -137,11 +137,13 @@ class Planner:
     def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
         """Return node -> seconds in which a typical device of its kind computes a record, with these per step.
 
-        Nothing where tables alone decide: how far they are off is no change.
+        Of more than a step may have here, as of the largest. Nothing where tables alone decide: how far they are off is
+        no change.
         """
         pairs = zip(self.cluster.kinds, self._observations.curves(knees(self._tables, self.rules)), strict=True)
         tables = {node: curve.table for kind, curve in pairs for node in kind.nodes}
-        return {node: tables[node].seconds(batch) / batch for node, batch in batches.items() if self._history}
+        most = {node: min(batch, tables[node].largest_batch) for node, batch in batches.items() if self._history}
+        return {node: tables[node].seconds(batch) / batch for node, batch in most.items()}
 
     def next_trial(self) -> Trial | None:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""

@@ -128,5 +128,6 @@ def _planned(
             raise
         roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
         classes = device_classes(roomy, store.of(spec, shape), job.sync, shard_bytes=shard_bytes)
-    overhead = step_overhead(config, inspect_load(spec, shape), front, store.find(spec, shape, RATIO_DRIVE))
-    return dict(zip(classes, first_batches(config, classes, job.sync.tuning, overhead, front).tolist(), strict=True))
+    overhead_at = step_overhead(config, inspect_load(spec, shape), front, store.find(spec, shape, RATIO_DRIVE))
+    batches = first_batches(config, classes, job.sync.tuning, overhead_at, front)
+    return dict(zip(classes, batches.tolist(), strict=True))

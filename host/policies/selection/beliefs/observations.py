@@ -128,8 +128,9 @@ class Observations:
         self._settle()
 
     def note(self, node: str, steps: Sequence[tuple[int, float]]) -> None:
-        """Take what a node did beside trials: (records, seconds) of each step."""
-        for records, seconds in steps:
+        """Take what a node did beside trials: (records, seconds) of each step, without those that are too large here."""
+        most = self._tables[self._kind_of[node]].largest_batch if steps else 0
+        for records, seconds in ((count, seconds) for count, seconds in steps if count <= most):
             trial = Trial(*self._cluster.trial_of({node: records}), 1, "")
             row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
             row.steps.append(({node: self._log_ratio(node, seconds, trial)}, None))

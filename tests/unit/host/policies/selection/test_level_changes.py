@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host.policies.selection.level_changes import STEPS_FOR_GOOD, LevelChanges
+from host.policies.selection.level_changes import EXCHANGE, STEPS_FOR_GOOD, LevelChanges
 
 factors = st.one_of(st.floats(1.25, 10), st.floats(0.1, 0.8))
 
@@ -48,3 +48,19 @@ def test_what_is_not_watched_or_returned_nothing_changes_nothing_and_state_goes_
     assert levels.seen == {"a": [(5, 0.2, 0.5)]}
     assert msgspec.json.decode(msgspec.json.encode(levels), type=LevelChanges) == levels
     assert LevelChanges().seen == {}
+
+
+@given(st.floats(1.5, 20), st.floats(0.2, 5), st.integers(5, 40))
+def test_an_exchange_that_takes_longer_for_good_is_seen_and_other_computing_or_batches_are_not(
+    factor: float, exchange: float, quiet: int
+) -> None:
+    levels, calm = LevelChanges(), LevelChanges()
+    for step in range(quiet + STEPS_FOR_GOOD):
+        compute = 1.0 + step % 3
+        changed = exchange * (4 * factor if step >= quiet else 1.0)
+        levels.observe_step({"a": 8}, 0.1 * compute, 0.1 * compute + changed)
+        calm.observe_step({"a": 8}, compute, compute + exchange)
+        calm.observe_step({"a": 8 + step}, compute, compute + changed)  # its usual ones are not known
+    assert set(levels.changed()) == {EXCHANGE}
+    assert calm.changed() == {}
+    assert msgspec.json.decode(msgspec.json.encode(levels), type=LevelChanges) == levels

@@ -86,3 +86,29 @@ def test_what_is_left_is_planned_with_the_new_level_and_only_where_that_pays() -
     assert again(50.0, 0.02) == ("d0-0",)
     assert again(50.0, 1e3) == ()  # others would have to be better by more than they are
     assert again(1.0, 0.02) == ()
+
+
+def test_after_another_exchange_trials_before_say_nothing_of_it_and_still_of_the_devices() -> None:
+    cluster = make_cluster([3, 3], host=False, seed=4)
+    planner = Planner(cluster, RULES, RECORDS)
+    for _ in range(2):
+        trial = planner.next_trial()
+        assert trial is not None
+        slow = [replace(one, step_seconds=20 * one.step_seconds) for one in take(cluster, trial)]
+        planner.observe(trial, slow)
+    before = planner.decide().chosen
+    known = planner.record_seconds({"d0-0": 8})
+    planner.look_again({}, PlannedAgain(share=0.5, exchange=True))
+    after = planner.decide().chosen
+    assert after.step_seconds < 0.3 * before.step_seconds
+    assert planner.record_seconds({"d0-0": 8}) == pytest.approx(known, rel=0.02)
+
+
+def test_more_records_than_a_step_may_have_are_expected_to_take_as_long_each_as_the_most() -> None:
+    cluster = make_cluster([3], host=False, seed=4)
+    planner = play(cluster, "d0-0", 1.0, 0)
+    most = planner.cluster.kinds[0].speed.largest_batch if planner.cluster.kinds[0].speed is not None else 0
+    each = planner.record_seconds({"d0-0": most, "d0-1": most + 5})
+    assert each["d0-1"] == pytest.approx(each["d0-0"])
+    planner.look_again({"d0-0": [(most + 5, 1.0)] * STEPS_FOR_GOOD}, PlannedAgain(share=0.5))
+    assert planner.decide().chosen.step_seconds > 0
