@@ -316,12 +316,16 @@ class Retuner:
         return RetuneDecision(row, present, batches, gain)
 
     def _affordable(self, row: int, batches: Batches) -> Batches:
-        """Return these batches; with the last retune the plan's for devices that could have it, and no others."""
+        """Return these batches; with the last retune the plan's for devices that could have it, and no others.
+
+        While one stays clearly slow the last retune is kept for that one's way back.
+        """
         if self._disturbances.budget.left[row] >= LAST:
             return batches
         most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
-        returns = (batches > present) & (batches >= most) & ~self._disturbances.hidden(self.detector.level)[row]
-        return np.where(returns, most, np.minimum(present, most))
+        slow = self._disturbances.hidden(self.detector.level)[row] | (self.detector.level[row] >= CLEAR[0])
+        returns = (batches > present) & (batches >= most)
+        return present if (slow & ~returns).any() else np.where(returns, most, np.minimum(present, most))
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""
