@@ -245,7 +245,7 @@ class _Run:
         It is beyond the smallest by the limit at most: a blip among what is a little off does not make the level.
         """
         return np.asarray(
-            np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit), most)
+            np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit / 2), most)
         )
 
     def observe(self, residual: Floats, limit: Floats, seen: Flags) -> Flags:

@@ -303,8 +303,11 @@ class Retuner:
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
         stays_off = self._off()[row] & ((batches < present) | (batches != self._initial))
-        only_returns = not (stays_off | self._disturbances.tried(row))[batches != present].any()
-        if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
+        # The way back: only returns, of a device that has clearly become faster or of all that are not home yet.
+        home = (batches == self._initial)[self.alive[row]].all()
+        back = home or self._disturbances.budget.faster[row, batches != present].any()
+        back &= not (stays_off | self._disturbances.tried(row))[batches != present].any()
+        if share <= self._disturbances.budget.least_gain(row, back) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):
@@ -316,16 +319,12 @@ class Retuner:
         return RetuneDecision(row, present, batches, gain)
 
     def _affordable(self, row: int, batches: Batches) -> Batches:
-        """Return these batches; with the last retune the plan's for devices that could have it, and no others.
-
-        While one stays clearly slow the last retune is kept for that one's way back.
-        """
+        """Return these batches; with the last retune the plan's for devices that could have it, and no others."""
         if self._disturbances.budget.left[row] >= LAST:
             return batches
         most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
-        slow = self._disturbances.hidden(self.detector.level)[row] | (self.detector.level[row] >= CLEAR[0])
-        returns = (batches > present) & (batches >= most)
-        return present if (slow & ~returns).any() else np.where(returns, most, np.minimum(present, most))
+        returns = (batches > present) & (batches >= most) & ~self._disturbances.hidden(self.detector.level)[row]
+        return np.where(returns, most, np.minimum(present, most))
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:
         """Take what disturbed devices are expected to do with other batches; return these, with those of trials."""

@@ -27,7 +27,7 @@ class RetuneBudget:
 
     Attributes:
         left: (rows,) how many.
-        faster: (rows,) whether a device has clearly become faster since the last retune: the next may be the way back.
+        faster: (rows, devices) which have clearly become faster since the last retune that they had part in.
         moves: (rows,) mean of what levels were off their references at changes that were not clear.
         reference: (rows, devices) level at the last clear change, or after the last retune that the device had part in.
     """
@@ -36,7 +36,7 @@ class RetuneBudget:
         """Begin with all as fast as their tables."""
         self.left, self.faster, self.moves, self.reference = (
             np.full(shape[0], LAST),
-            np.zeros(shape[0], dtype=np.bool_),
+            np.zeros(shape, dtype=np.bool_),
             np.zeros(shape[0]),
             np.zeros(shape),
         )
@@ -50,24 +50,21 @@ class RetuneBudget:
         rise = np.where(changed & ~early, level - self.reference, 0.0)
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
         self.left = np.where((rise >= clear).any(axis=1), np.minimum(MOST, self.left + SLOWER), self.left)
-        self.faster |= (faster := ((rise <= -clear) | settled).any(axis=1))
-        self.left = np.where(faster, np.maximum(self.left, FASTER), self.left)
+        self.faster |= (faster := (rise <= -clear) & (self.reference >= clear) | settled)
+        self.left = np.where(faster.any(axis=1), np.maximum(self.left, FASTER), self.left)
         small = np.where(np.abs(rise) < clear, np.abs(rise), 0.0).max(axis=1)
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY
         self.reference = np.where((np.abs(rise) >= clear) | (changed & early), level, self.reference)
 
-    def least_gain(self, row: int, returns: bool) -> float:
-        """Return the share of its rate that the next retune of an array has to win.
-
-        One that only returns records does so at once if a device has clearly become faster; else it is like any other.
-        """
-        if self.left[row] < (FASTER if (back := returns and self.faster[row]) else LAST):
+    def least_gain(self, row: int, back: bool) -> float:
+        """Return the share of its rate that the next retune of an array has to win; of one that is the way back."""
+        if self.left[row] < (FASTER if back else LAST):
             return np.inf
         return float(MIN_GAIN * BACK_OFF ** (-1 if back else MOST - self.left[row]))
 
     def spend(self, row: int, which: Flags, level: Floats) -> None:
         """Take note of a retune of some devices, whose levels are what is expected of their new batches."""
-        self.left[row], self.faster[row] = max(self.left[row] - 1, 0.0), False
+        self.left[row], self.faster[row] = max(np.floor(self.left[row]) - 1, 0.0), self.faster[row] & ~which
         self.reference[row] = np.where(which, level[row], self.reference[row])
 
     def grant(self, row: int) -> None:
