@@ -50,7 +50,7 @@ class RetuneBudget:
         rise = np.where(changed & ~early, level - self.reference, 0.0)
         clear = np.clip(CLEAR_MOVES * self.moves, *CLEAR)[:, None]
         self.left = np.where((rise >= clear).any(axis=1), np.minimum(MOST, self.left + SLOWER), self.left)
-        self.faster |= (faster := (rise <= -clear) & (self.reference >= clear) | settled)
+        self.faster |= (faster := ((rise <= -clear) | settled) & (self.reference >= clear))
         self.left = np.where(faster.any(axis=1), np.maximum(self.left, FASTER), self.left)
         small = np.where(np.abs(rise) < clear, np.abs(rise), 0.0).max(axis=1)
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY
