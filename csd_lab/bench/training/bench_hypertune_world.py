@@ -31,12 +31,12 @@ def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
     larger than the plan's.
 
     Figures: `rate_over_oracle`, records over those that the oracle does in the same seconds of each period, mean over
-    seeds and kinds; `rate_over_oracle_low`, lower end of its 95 % interval over seeds; `worst` case; `retunes_max`
-    from the beginning of one disturbance to that of the next, bursts of three steps and more included, and
-    `retunes_before_max` before the first one; the means of each kind; `static_over_oracle`, the plan's batches kept; `energy_over_oracle`, records per joule with objective
-    `energy` over those of an oracle that saves joules, and `rate_energy_over_oracle`, the same of objective `rate`.
-    `--quick` takes the seeds of development in place of the
-    final ones. Clock: modelled.
+    seeds and kinds; `rate_over_oracle_low`, lower end of its 95 % interval over seeds; `worst` case; `retunes_max` from
+    the beginning of one disturbance to that of the next, bursts of three steps and more included, and
+    `retunes_before_max` before the first one; the means of each kind; `static_over_oracle`, the plan's batches kept;
+    `energy_over_oracle`, records per joule with objective `energy` over those of an oracle that saves joules, and
+    `rate_energy_over_oracle`, the same of objective `rate`.
+    `--quick` takes the seeds of development in place of the final ones. Clock: modelled.
     """
     began = time.monotonic()
     seeds = [bench.seed + seed for seed in (hypertune_development_seeds if quick else hypertune_final_seeds).SEEDS]

@@ -242,7 +242,7 @@ class _Run:
     def mean(self, limit: Floats) -> Floats:
         """Return that of the residuals but the first; of that one if there is no other.
 
-        It is beyond the smallest by the limit at most: a blip among what is a little off does not make the level.
+        It is beyond the smallest by half the limit at most: a blip among what is a little off does not make the level.
         """
         return np.asarray(
             np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit / 2), most)

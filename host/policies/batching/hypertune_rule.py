@@ -206,8 +206,8 @@ class Retuner:
     def _due(self, news: Flags, slower: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come.
 
-        Where another device may be about to change, that is waited for, unless one has clearly become slower: one retune
-        is enough for both. Nothing is done in the step before a jump may be seen.
+        Where another device may be about to change, that is waited for, unless one has clearly become slower: one
+        retune is enough for both. Nothing is done in the step before a jump may be seen.
         """
         self._durations.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
         waits = news & ~slower & self.detector.deviating.any(axis=1)
@@ -304,9 +304,10 @@ class Retuner:
         gain = share * self._horizon(row, present, batches, step)
         stays_off = self._off()[row] & ((batches < present) | (batches != self._initial))
         # The way back: only returns, of a device that has clearly become faster or of all that are not home yet.
-        home = (batches == self._initial)[self.alive[row]].all()
-        back = home or self._disturbances.budget.faster[row, batches != present].any()
-        back &= not (stays_off | self._disturbances.tried(row))[batches != present].any()
+        back = not (stays_off | self._disturbances.tried(row))[batches != present].any() and bool(
+            (batches == self._initial)[self.alive[row]].all()
+            or self._disturbances.budget.faster[row, batches != present].any()
+        )
         if share <= self._disturbances.budget.least_gain(row, back) or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)

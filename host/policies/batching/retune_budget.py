@@ -10,15 +10,15 @@ from host.policies.batching.detector import Flags
 # Log of a slowdown, since the last clear change of a device, that is another one: so many times what the levels of the
 # array move by without one (a mean of some of the last such moves), but between these bounds.
 CLEAR, CLEAR_MOVES, MOVES_MEMORY = (0.2, 0.35), 3.5, 8
-# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that has become faster
-# leaves `FASTER` at least, for its way back.
+# A device that has clearly become slower leaves so many retunes more, `MOST` in all; one that was and has clearly
+# become faster leaves `FASTER` at least, for its way back.
 SLOWER, MOST, FASTER = 3.0, 4.0, 1.0
 # With less than so many left nothing is done but the way back: devices get what they had in the plan again.
 LAST = 2.0
 # With `MOST` retunes left the next one has to make the array faster by this share, with each less by so many times as
 # much. The way back has to win a `BACK_OFF`th of it.
 MIN_GAIN, BACK_OFF = 0.005, 3.0
-# One is left again after so many steps without a clear change.
+# One is left again after so many steps without a retune or a clear change.
 REST_STEPS = 400
 
 
@@ -27,7 +27,7 @@ class RetuneBudget:
 
     Attributes:
         left: (rows,) how many.
-        faster: (rows, devices) which have clearly become faster since the last retune that they had part in.
+        faster: (rows, devices) which were clearly slow and have become faster, and not had part in a retune since.
         moves: (rows,) mean of what levels were off their references at changes that were not clear.
         reference: (rows, devices) level at the last clear change, or after the last retune that the device had part in.
     """
