@@ -304,11 +304,10 @@ class Retuner:
         gain = share * self._horizon(row, present, batches, step)
         stays_off = self._off()[row] & ((batches < present) | (batches != self._initial))
         # The way back: only returns, of a device that has clearly become faster or of all that are not home yet.
-        back = not (stays_off | self._disturbances.tried(row))[batches != present].any() and bool(
-            (batches == self._initial)[self.alive[row]].all()
-            or self._disturbances.budget.faster[row, batches != present].any()
-        )
-        if share <= self._disturbances.budget.least_gain(row, back) or gain <= self._rules.cost_steps:
+        only_returns = not (stays_off | self._disturbances.tried(row))[batches != present].any()
+        home = bool((batches == self._initial)[self.alive[row]].all())
+        least = self._disturbances.budget.least_gain(row, batches != present, only_returns, home)
+        if share <= least or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):

@@ -19,7 +19,7 @@ LAST = 2.0
 # much. The way back has to win a `BACK_OFF`th of it.
 MIN_GAIN, BACK_OFF = 0.005, 3.0
 # One is left again after so many steps without a retune or a clear change.
-REST_STEPS = 400
+REST_STEPS = 600
 
 
 class RetuneBudget:
@@ -56,11 +56,18 @@ class RetuneBudget:
         self.moves += np.where(small > 0, small - self.moves, 0.0) / MOVES_MEMORY
         self.reference = np.where((np.abs(rise) >= clear) | (changed & early), level, self.reference)
 
-    def least_gain(self, row: int, back: bool) -> float:
-        """Return the share of its rate that the next retune of an array has to win; of one that is the way back."""
-        if self.left[row] < (FASTER if back else LAST):
+    def least_gain(self, row: int, which: Flags, returns: bool, home: bool) -> float:
+        """Return the share of its rate that the next retune of an array has to win.
+
+        Args:
+            row: which array.
+            which: (devices,) those that get other batches.
+            returns: whether it only gives them records back.
+            home: whether all devices have their batches of the plan then.
+        """
+        if self.left[row] < (FASTER if (back := returns and (home or bool(self.faster[row, which].any()))) else LAST):
             return np.inf
-        return float(MIN_GAIN * BACK_OFF ** (-1 if back else MOST - self.left[row]))
+        return float(MIN_GAIN * BACK_OFF ** (-back if returns else MOST - self.left[row]))
 
     def spend(self, row: int, which: Flags, level: Floats) -> None:
         """Take note of a retune of some devices, whose levels are what is expected of their new batches."""

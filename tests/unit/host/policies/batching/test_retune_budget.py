@@ -65,8 +65,11 @@ def test_each_retune_has_to_win_more_than_the_one_before() -> None:
     budget.observe(see_both > 0, see_both, np.zeros((2, 3), dtype=np.bool_), np.zeros((2, 3), dtype=np.bool_))
     least = []
     for _ in range(5):
-        least.append(budget.least_gain(0, back=False))
-        assert budget.least_gain(0, back=True) == pytest.approx(MIN_GAIN / BACK_OFF if budget.left[0] >= 1 else np.inf)
+        left = budget.left[0]
+        least.append(budget.least_gain(0, FIRST[0], returns=False, home=False))
+        assert budget.least_gain(0, FIRST[0], returns=True, home=False) == (MIN_GAIN if left >= LAST else np.inf)
+        home = budget.least_gain(0, FIRST[0], returns=True, home=True)
+        assert home == pytest.approx(MIN_GAIN / BACK_OFF if left >= FASTER else np.inf)
         budget.spend(0, FIRST[0], see_both)
     # The last one is for the way back.
     factors = np.array([1, BACK_OFF, BACK_OFF**2, np.inf, np.inf])
@@ -99,6 +102,9 @@ def test_the_way_back_is_of_a_device_that_was_clearly_slow_and_it_is_gone_once()
     see(budget, CLEAR)
     assert budget.faster.tolist() == [[True, False, False]]
     assert budget.left[0] == FASTER
+    assert budget.least_gain(0, FIRST[0], returns=True, home=False) == pytest.approx(MIN_GAIN / BACK_OFF)
+    assert budget.least_gain(0, ~FIRST[0], returns=True, home=False) == np.inf
+    assert budget.least_gain(0, FIRST[0], returns=False, home=False) == np.inf
     budget.spend(0, ~FIRST[0], np.zeros((1, 3)))  # of others
     assert budget.faster[0, 0]
     budget.spend(0, FIRST[0], np.zeros((1, 3)))
@@ -142,7 +148,7 @@ def test_no_more_small_retunes_than_clear_changes_grant(levels: list[float], gai
         before = budget.reference.copy()
         see(budget, float(level))
         clear += int((budget.reference != before).any())
-        if gain > budget.least_gain(0, back=bool(budget.faster.any())):
+        if gain > budget.least_gain(0, FIRST[0], returns=True, home=False):
             budget.spend(0, NONE[0], np.zeros((1, 3)))
             retunes += 1
     assert retunes <= LAST + SLOWER * clear
@@ -162,6 +168,18 @@ def test_whoever_is_well_again_gets_its_records_beside_one_that_is_not(left: flo
         seconds = np.array([table.seconds(max(1, int(batch))) for batch in retuner.batches[0]])
         retuner.observe(step, (seconds * slowdowns * noise)[None])
     assert retuner.batches[0, [0, 2, 3]].tolist() == [32, 32, 32]
+
+
+def test_a_small_slowdown_beside_a_lasting_one_ends_too() -> None:
+    table = SpeedTable("drive", 0.05 + 0.01 * np.arange(1, 65))
+    retuner = Retuner([table] * 4, np.array([32] * 4), RetuneRules(), total_steps=4000)
+    generator, least = np.random.default_rng(0), 32
+    for step in range(1, 1500):
+        slowdowns = np.array([1.15 if 200 <= step < 400 else 1.0, 1.8 if step >= 60 else 1.0, 1, 1])
+        seconds = np.array([table.seconds(max(1, int(batch))) for batch in retuner.batches[0]])
+        retuner.observe(step, (seconds * slowdowns * np.exp(0.005 * generator.standard_normal(4)))[None])
+        least = min(least, int(retuner.batches[0, 0]))
+    assert least < 32 == retuner.batches[0, 0]
 
 
 def test_what_is_about_to_change_goes_along_with_what_has_changed() -> None:
