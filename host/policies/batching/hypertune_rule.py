@@ -206,8 +206,7 @@ class Retuner:
     def _due(self, news: Flags, slower: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come.
 
-        Where another device may be about to change, that is waited for, unless one has clearly become slower: one
-        retune is enough for both. Nothing is done in the step before a jump may be seen.
+        What may be about to change is waited for, unless a device has clearly become slower: one retune does for both.
         """
         self._durations.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
         waits = news & ~slower & self.detector.deviating.any(axis=1)
@@ -303,10 +302,12 @@ class Retuner:
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
         stays_off = self._off()[row] & ((batches < present) | (batches != self._initial))
-        # The way back: only returns, of a device that has clearly become faster or of all that are not home yet.
-        only_returns = not (stays_off | self._disturbances.tried(row))[batches != present].any()
-        home = bool((batches == self._initial)[self.alive[row]].all())
-        least = self._disturbances.budget.least_gain(row, batches != present, only_returns, home)
+        least = self._disturbances.budget.least_gain(
+            row,
+            which := batches != present,
+            returns=not (stays_off | self._disturbances.tried(row))[which].any(),
+            home=bool((batches == self._initial)[self.alive[row]].all()),
+        )
         if share <= least or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
