@@ -31,12 +31,12 @@ def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
     larger than the plan's.
 
     Figures: `rate_over_oracle`, records over those that the oracle does in the same seconds of each period, mean over
-    seeds and kinds; `rate_over_oracle_low`, lower end of its 95 % interval over seeds; `worst` case; `retunes_max`
-    from the beginning of one disturbance to that of the next, bursts of three steps and more included; the means of
-    each kind; `static_over_oracle`, the plan's batches kept; `energy_over_oracle`, records per joule with objective
-    `energy` over those of an oracle that saves joules, and `rate_energy_over_oracle`, the same of objective `rate`.
-    `--quick` takes the seeds of development in place of the
-    final ones. Clock: modelled.
+    seeds and kinds; `rate_over_oracle_low`, lower end of its 95 % interval over seeds; `worst` case; `retunes_max` from
+    the beginning of one disturbance to that of the next, bursts of three steps and more included, and
+    `retunes_before_max` before the first one; the means of each kind; `static_over_oracle`, the plan's batches kept;
+    `energy_over_oracle`, records per joule with objective `energy` over those of an oracle that saves joules, and
+    `rate_energy_over_oracle`, the same of objective `rate`.
+    `--quick` takes the seeds of development in place of the final ones. Clock: modelled.
     """
     began = time.monotonic()
     seeds = [bench.seed + seed for seed in (hypertune_development_seeds if quick else hypertune_final_seeds).SEEDS]
@@ -68,6 +68,7 @@ def play_case(chosen: tuple[str, int]) -> dict[str, Any]:
         "rate_energy_over_oracle": tuned.energy_over(least),
         "energy_retunes_per_disturbance": saving.retunes_per_disturbance,
         "retunes": tuned.retunes,
+        "retunes_before": tuned.retunes_before,
         "retunes_per_disturbance": tuned.retunes_per_disturbance,
         "period_rates": [r / s for r, s in zip(tuned.period_records, tuned.period_seconds, strict=True)],
         "oracle": [{"rate": rate, "batches": batches.tolist()} for rate, batches in best],
@@ -84,6 +85,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         "rate_over_oracle_low": float(np.mean(means)) - half_interval(means),
         "worst": float(min(row["over_oracle"] for row in rows)),
         "retunes_max": float(max(max(row["retunes_per_disturbance"]) for row in rows)),
+        "retunes_before_max": float(max(row["retunes_before"] for row in rows)),
         "retunes_mean": float(np.mean([count for row in rows for count in row["retunes_per_disturbance"]])),
         **{name: float(np.mean([row[name] for row in rows])) for name in _MEANS},
     }

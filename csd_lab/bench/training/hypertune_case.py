@@ -53,6 +53,7 @@ class WorldOutcome:
     Attributes:
         period_records, period_seconds, period_joules: of each period.
         retunes: (step, seconds that the step took, batches from the next one on) of each retune.
+        retunes_before: before the first disturbance.
         retunes_per_disturbance: from the beginning of each to that of the next, long bursts included.
     """
 
@@ -60,6 +61,7 @@ class WorldOutcome:
     period_seconds: tuple[float, ...]
     period_joules: tuple[float, ...]
     retunes: tuple[tuple[int, float, tuple[int, ...]], ...]
+    retunes_before: int
     retunes_per_disturbance: tuple[int, ...]
 
     def over(self, rates: Sequence[float]) -> float:
@@ -196,6 +198,6 @@ def _outcome(
     spans = join_periods(case.course.periods)
     joules = case.watts[0] * lengths + busy
     sums = [tuple(float(values[first:end].sum()) for first, end, _ in spans) for values in (records, lengths, joules)]
-    edges = [0, *case.course.beginnings[1:], len(records) + 1]
-    counts, _ = np.histogram([step for step, *_ in retunes], edges)
-    return WorldOutcome(sums[0], sums[1], sums[2], tuple(retunes), tuple(map(int, counts)))
+    edges = [0, *case.course.beginnings, len(records) + 1]
+    before, *counts = np.histogram([step for step, *_ in retunes], edges)[0].tolist()
+    return WorldOutcome(sums[0], sums[1], sums[2], tuple(retunes), before, tuple(counts))

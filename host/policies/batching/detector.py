@@ -10,7 +10,8 @@ value. Differences see neither a table's constant error nor a slow drift. Three 
 part. With normal noise and h = 3 sigma, one step of one device raises a false alarm with 2 (1 - Phi(3))^3 = 5e-9
 probability: 4e-4 in 2,000 steps of 37 devices. With 1 % noise the floor of 8 % is 8 sigma, and it is nil.
 
-*Small jumps.* The same with `window` + `MORE_STEPS` residuals (8) beyond max(`SMALL_FLOOR`, 1.5 sigma): 8e-10.
+*Small jumps.* The same with `window` + `MORE_STEPS` residuals (8) beyond max(`SMALL_FLOOR`, 1.5 sigma): 8e-10. While
+the last residuals are beyond h it is left open which of the two it is.
 
 *Offsets.* What is smaller yet (a table's error, a slow drift, a first estimate from few steps) is told by the mean m of
 the residuals within h since the level was set (of the last `OFFSET_MEMORY`, about), each clipped at twice what it would
@@ -124,7 +125,10 @@ class Detector:
         residual = np.where(seen, log_ratio, self.level) - self.level
         limit = self.thresholds
         small_limit = np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise)
-        large, small = self._large.observe(residual, limit, seen), self._small.observe(residual, small_limit, seen)
+        large, small = (  # no small jump where one may be about to be seen
+            self._large.observe(residual, limit, seen),
+            self._small.observe(residual, small_limit, seen) & (self._large.length == 0),
+        )
         inside = seen & (np.abs(residual) <= limit)
         self._learn_noise(residual, seen, np.abs(self._large.length) <= 1)
         moved = self._average(residual, inside)
@@ -238,10 +242,10 @@ class _Run:
     def mean(self, limit: Floats) -> Floats:
         """Return that of the residuals but the first; of that one if there is no other.
 
-        It is beyond the smallest by the limit at most: a blip among what is a little off does not make the level.
+        It is beyond the smallest by half the limit at most: a blip among what is a little off does not make the level.
         """
         return np.asarray(
-            np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit), most)
+            np.clip(self.total / np.maximum(1, np.abs(self.length) - 1), -(most := self.least + limit / 2), most)
         )
 
     def observe(self, residual: Floats, limit: Floats, seen: Flags) -> Flags:

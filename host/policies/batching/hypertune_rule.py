@@ -43,7 +43,7 @@ _STATE = {
     "": ("batches", "alive", "dirty"),
     "_durations": ("steps", "ends", "recheck"),
     "_disturbances": ("changed_at",),
-    "_disturbances.budget": ("left", "moves", "reference"),
+    "_disturbances.budget": ("left", "moves", "reference", "faster"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
 
@@ -139,7 +139,7 @@ class Retuner:
         over |= self._follow(changes.jumped, early, step)
         self._durations.observe(was_off, self._off(), self.alive)
         self.dirty |= changed | over
-        slower: Flags = np.any(self.detector.level > before, axis=1)
+        slower: Flags = np.any(self.detector.level - before > CLEAR[0], axis=1)
         due = self._due(np.any(changed, axis=1), slower, step) | over.any(axis=1)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
         return [decision for decision in decided if decision is not None]
@@ -206,12 +206,12 @@ class Retuner:
     def _due(self, news: Flags, slower: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come.
 
-        Where devices have become faster and another may be about to, that is waited for: they go home with one retune.
+        What may be about to change is waited for, unless a device has clearly become slower: one retune does for both.
         """
         self._durations.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
         waits = news & ~slower & self.detector.deviating.any(axis=1)
         self._durations.recheck[waits, 0] = step + self._rules.window - self.detector.longest[waits]
-        come = step >= self._durations.recheck[:, 0]
+        come = (step >= self._durations.recheck[:, 0]) & (self.detector.longest < max(1, self._rules.window - 1))
         self._durations.recheck[come, 1] *= 2
         self._durations.recheck[come, 0] = step + self._durations.recheck[come, 1]
         return (news & ~waits) | come
@@ -237,7 +237,7 @@ class Retuner:
             since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
             if jumped[where] and each.trial:  # it is not over
                 each.put_off(step)
-                self._disturbances.budget.grant(where[0], LAST)
+                self._disturbances.budget.grant(where[0])
             elif jumped[where] and not (
                 early[where]
                 and (
@@ -263,8 +263,6 @@ class Retuner:
         if not each.slowed(least) or max(1, self.batches[where]) >= home:
             del self._disturbances.known[where]
             return True
-        if each.wait == FIRST_WAIT_STEPS:
-            self._disturbances.budget.grant(where[0])
         each.trial = home
         return True
 
@@ -304,8 +302,13 @@ class Retuner:
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
         stays_off = self._off()[row] & ((batches < present) | (batches != self._initial))
-        only_returns = not (stays_off | self._disturbances.tried(row))[batches != present].any()
-        if share <= self._disturbances.budget.least_gain(row, only_returns) or gain <= self._rules.cost_steps:
+        least = self._disturbances.budget.least_gain(
+            row,
+            which := batches != present,
+            returns=not (stays_off | self._disturbances.tried(row))[which].any(),
+            home=bool((batches == self._initial)[self.alive[row]].all()),
+        )
+        if share <= least or gain <= self._rules.cost_steps:
             return None
         batches = self._tell(row, step, batches)
         if np.array_equal(batches, present):
@@ -321,8 +324,7 @@ class Retuner:
         if self._disturbances.budget.left[row] >= LAST:
             return batches
         most, present = np.where(self.alive[row], self._initial, 0), self.batches[row]
-        hidden = self._disturbances.hidden(self.detector.level)[row]
-        returns = (batches > present) & (batches >= most) & ~hidden
+        returns = (batches > present) & (batches >= most) & ~self._disturbances.hidden(self.detector.level)[row]
         return np.where(returns, most, np.minimum(present, most))
 
     def _tell(self, row: int, step: int, batches: Batches) -> Batches:

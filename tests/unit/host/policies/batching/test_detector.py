@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host.policies.batching.detector import Detector, Floats
+from host.policies.batching.detector import MORE_STEPS, Detector, Floats
 from tests.support.examples import examples
 
 THRESHOLD, WINDOW = 0.08, 3
@@ -154,6 +154,15 @@ def test_a_blip_among_steps_that_are_a_little_off_does_not_make_the_level() -> N
     burst = Detector((1,), THRESHOLD, WINDOW)
     run(burst, np.array([1.0] * 20 + [1.1, 5.0, 5.0]))
     assert burst.level[0] == pytest.approx(np.log(5.0))
+
+
+def test_a_jump_after_steps_that_are_a_little_off_is_seen_as_a_jump() -> None:
+    """The window of small jumps would be full in the jump's second step; what is seen is the jump, at its height."""
+    detector = Detector((1,), THRESHOLD, WINDOW)
+    for ratio in [0.04] * (WINDOW + MORE_STEPS - 2) + [1.0] * 2:
+        assert not detector.observe(np.array([ratio])).jumped.any()
+    assert detector.observe(np.array([1.0])).jumped.all()
+    assert detector.level[0] == pytest.approx(1.0)
 
 
 def test_a_device_agrees_again_once_it_was_seen_with_its_batch() -> None:

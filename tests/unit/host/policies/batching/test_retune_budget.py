@@ -65,25 +65,57 @@ def test_each_retune_has_to_win_more_than_the_one_before() -> None:
     budget.observe(see_both > 0, see_both, np.zeros((2, 3), dtype=np.bool_), np.zeros((2, 3), dtype=np.bool_))
     least = []
     for _ in range(5):
-        least.append(budget.least_gain(0, returns=False))
-        assert budget.least_gain(0, returns=True) == pytest.approx(
-            MIN_GAIN / BACK_OFF if budget.left[0] >= 1 else np.inf
-        )
+        left = budget.left[0]
+        least.append(budget.least_gain(0, FIRST[0], returns=False, home=False))
+        assert budget.least_gain(0, FIRST[0], returns=True, home=False) == (MIN_GAIN if left >= LAST else np.inf)
+        home = budget.least_gain(0, FIRST[0], returns=True, home=True)
+        assert home == pytest.approx(MIN_GAIN / BACK_OFF if left >= FASTER else np.inf)
         budget.spend(0, FIRST[0], see_both)
-    # The last one only gives records back, so it costs no more than the one before.
-    factors = np.array([1, BACK_OFF, BACK_OFF**2, BACK_OFF**2, np.inf])
+    # The last one is for the way back.
+    factors = np.array([1, BACK_OFF, BACK_OFF**2, np.inf, np.inf])
     assert least == pytest.approx((MIN_GAIN * factors).tolist())
     assert budget.left.tolist() == [0, LAST]  # the other array's is its own
 
 
-def test_a_trial_and_the_end_of_a_drift_grant_one() -> None:
+def test_a_trial_that_failed_grants_two_and_the_end_of_a_clear_drift_one() -> None:
     budget = RetuneBudget((1, 3))
     budget.left[0] = 0
     budget.grant(0)
-    assert budget.left[0] == FASTER
+    assert budget.left[0] == LAST
+    budget.left[0] = 0
+    budget.observe(NONE, np.zeros((1, 3)), NONE, FIRST)
+    assert budget.left[0] < FASTER
+    see(budget, CLEAR)
     budget.left[0] = 0
     budget.observe(NONE, np.zeros((1, 3)), NONE, FIRST)
     assert budget.left[0] == FASTER
+
+
+def test_the_way_back_is_of_a_device_that_was_clearly_slow_and_it_is_gone_once() -> None:
+    budget = RetuneBudget((1, 3))
+    budget.left[0] = 0
+    see(budget, -2 * CLEAR)  # it never was slow
+    assert not budget.faster.any()
+    assert budget.left[0] < FASTER
+    see(budget, 3 * CLEAR)
+    budget.left[0] = 0
+    see(budget, CLEAR)
+    assert budget.faster.tolist() == [[True, False, False]]
+    assert budget.left[0] == FASTER
+    assert budget.least_gain(0, FIRST[0], returns=True, home=False) == pytest.approx(MIN_GAIN / BACK_OFF)
+    assert budget.least_gain(0, ~FIRST[0], returns=True, home=False) == np.inf
+    assert budget.least_gain(0, FIRST[0], returns=False, home=False) == np.inf
+    budget.spend(0, ~FIRST[0], np.zeros((1, 3)))  # of others
+    assert budget.faster[0, 0]
+    budget.spend(0, FIRST[0], np.zeros((1, 3)))
+    assert not budget.faster.any()
+
+
+def test_a_long_quiet_time_begins_anew_with_each_retune() -> None:
+    budget = RetuneBudget((1, 3))
+    budget.left[0] = 1.9
+    budget.spend(0, FIRST[0], np.zeros((1, 3)))
+    assert budget.left[0] == 0
 
 
 def test_after_a_long_quiet_time_there_is_one_to_go_with_the_way_back_and_no_more() -> None:
@@ -116,7 +148,7 @@ def test_no_more_small_retunes_than_clear_changes_grant(levels: list[float], gai
         before = budget.reference.copy()
         see(budget, float(level))
         clear += int((budget.reference != before).any())
-        if budget.left[0] >= 1 and gain > budget.least_gain(0, returns=True):
+        if gain > budget.least_gain(0, FIRST[0], returns=True, home=False):
             budget.spend(0, NONE[0], np.zeros((1, 3)))
             retunes += 1
     assert retunes <= LAST + SLOWER * clear
@@ -136,3 +168,29 @@ def test_whoever_is_well_again_gets_its_records_beside_one_that_is_not(left: flo
         seconds = np.array([table.seconds(max(1, int(batch))) for batch in retuner.batches[0]])
         retuner.observe(step, (seconds * slowdowns * noise)[None])
     assert retuner.batches[0, [0, 2, 3]].tolist() == [32, 32, 32]
+
+
+def test_a_small_slowdown_beside_a_lasting_one_ends_too() -> None:
+    table = SpeedTable("drive", 0.05 + 0.01 * np.arange(1, 65))
+    retuner = Retuner([table] * 4, np.array([32] * 4), RetuneRules(), total_steps=4000)
+    generator, least = np.random.default_rng(0), 32
+    for step in range(1, 1500):
+        slowdowns = np.array([1.15 if 200 <= step < 400 else 1.0, 1.8 if step >= 60 else 1.0, 1, 1])
+        seconds = np.array([table.seconds(max(1, int(batch))) for batch in retuner.batches[0]])
+        retuner.observe(step, (seconds * slowdowns * np.exp(0.005 * generator.standard_normal(4)))[None])
+        least = min(least, int(retuner.batches[0, 0]))
+    assert least < 32 == retuner.batches[0, 0]
+
+
+def test_what_is_about_to_change_goes_along_with_what_has_changed() -> None:
+    """One drive becomes a little slower, and a step later another one much: one retune, with the second change."""
+    table = SpeedTable("drive", 0.05 + 0.01 * np.arange(1, 65))
+    retuner = Retuner([table] * 4, np.array([32] * 4), RetuneRules(), total_steps=4000)
+    generator, retunes = np.random.default_rng(0), list[int]()
+    for step in range(1, 70):
+        slowdowns = np.array([1.18 if step >= 60 else 1.0, 3.0 if step >= 61 else 1.0, 1, 1])
+        seconds = np.array([table.seconds(int(batch)) for batch in retuner.batches[0]])
+        noisy = seconds * slowdowns * np.exp(0.005 * generator.standard_normal(4))
+        retunes += [step] * len(retuner.observe(step, noisy[None]))
+    assert retunes == [63]
+    assert (retuner.batches[0, :2] < 32).all()
