@@ -70,7 +70,7 @@ def test_batches_of_a_cut_fit_into_the_host_and_are_within_the_knee_of_all_their
         )
         batches = first_batches(config, classes, tuning, overhead_at, front).tolist()
     assert min(batches) >= 1
-    assert sum(batches) <= max(room, len(batches))
+    assert sum(batches) <= max(0.9 * room, len(batches))
     for by in (1 / 8, 1 / 4, 1 / 2):
         fewer = [max(1, int(by * batch)) for batch in batches]
         assert rate(batches) >= (1 - knee) * rate(fewer) * 0.98  # rounding makes them no exact multiples
