@@ -27,14 +27,12 @@ from host.policies.batching.client_layers import WHOLE, Front
 from host.policies.batching.device_speeds import DeviceClass, speed_tables
 from host.policies.batching.record_limit import limit
 from host.policies.batching.stannis import plan_batches
-from host.training.host_room import most_host_records
+from host.training.host_room import most_host_records, planned_room_bytes
 
 # STANNIS's batches for a cut are tried in these multiples: what the host's part costs each record depends on them all.
 _SCALES = tuple(2.0**power for power in range(-5, 3))
 # At first the host's part is taken to cost each record what it does in a step of so many.
 _HOST_RECORDS = 64
-# Of the host's room for records so much is used: what is free on this machine changes until the run begins.
-_ROOM = 0.9
 # A step may have more records as long as the host's part costs each of them no more than this times as much.
 _DEARER = 1.05
 _MOST_RECORDS = 1 << 20
@@ -121,7 +119,8 @@ def first_batches(
     if front == WHOLE:
         return planned
     moved_bytes = front.spared_bytes // SPARED_PARAMETER_COPIES
-    room = int(_ROOM * most_host_records(moved_bytes, front.spared_record_bytes, get_profile(config.host.profile)))
+    room_bytes = planned_room_bytes(get_profile(config.host.profile))
+    room = most_host_records(moved_bytes, front.spared_record_bytes, room_bytes)
     largest = np.array([table.largest_batch for table in tables])
     scales = _SCALES if tuning.slow_batch is None else (1.0,)
     tried = [np.clip(limit(np.minimum(by * planned, largest).astype(np.int64), room), 1, largest) for by in scales]

@@ -128,7 +128,7 @@ class Observations:
         self._settle()
 
     def note(self, node: str, steps: Sequence[tuple[int, float]]) -> None:
-        """Take what a node did beside trials: (records, seconds) of each step, without those that are too large here."""
+        """Take (records, seconds) of what a node did beside trials, but for steps larger than its table has."""
         most = self._tables[self._kind_of[node]].largest_batch if steps else 0
         for records, seconds in ((count, seconds) for count, seconds in steps if count <= most):
             trial = Trial(*self._cluster.trial_of({node: records}), 1, "")
