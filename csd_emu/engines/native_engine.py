@@ -170,8 +170,7 @@ class NativeEngine(Engine):
         """
         if fault not in self.faults:
             raise not_from_outside(handle, fault)
-        process = self._process(handle)
-        if process is None or _ended(process):
+        if (process := self._process(handle)) is None or _ended(process):
             raise must_run(handle, fault)
         process.send_signal(_SIGNALS[fault])
         if fault is Fault.KILL and not _wait_until(lambda: _ended(process), _STOP_SECONDS):
@@ -182,8 +181,7 @@ class NativeEngine(Engine):
 
     def stop(self, handle: Handle) -> None:
         """End the process."""
-        process = self._process(handle)
-        if process is not None:
+        if (process := self._process(handle)) is not None:
             end_processes([process], _STOP_SECONDS)
 
     def list_devices(self, array: str) -> list[str]:

@@ -93,8 +93,7 @@ def complete_root(runner: Runner, recipe: ImageRecipe, root: Path) -> str:
 
 def kernel_release(root: Path) -> str:
     """Return the release of the one kernel below `root`."""
-    releases = [path.name for path in (root / "usr/lib/modules").glob("*")]
-    if len(releases) != 1:
+    if len(releases := [path.name for path in (root / "usr/lib/modules").glob("*")]) != 1:
         raise ImageError(f"{root}: {len(releases)} kernels instead of one; remove the download cache and run it again")
     return releases[0]
 

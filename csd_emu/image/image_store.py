@@ -90,8 +90,7 @@ class ImageStore:
             EnvironmentUnfit: a tool, disk space or Debian's keyring is missing.
             ImageError: a download or the build failed, the check boot failed, or the stored image is damaged.
         """
-        image = self.describe()
-        if image.directory.is_dir() and not rebuild:
+        if (image := self.describe()).directory.is_dir() and not rebuild:
             self.verify(image)
             return image
         with self._locked(progress):
@@ -111,8 +110,7 @@ class ImageStore:
             EnvironmentUnfit: a tool or disk space is missing.
             ImageError: there is no checked image of this version, it is damaged, or `target` cannot be written.
         """
-        layer = self._layer
-        if not layer.is_dir() or read_metadata(layer)["checked"] is None:
+        if not (layer := self._layer).is_dir() or read_metadata(layer)["checked"] is None:
             raise ImageError("there is no image of this version yet; run `csd-emu image build`")
         with self._locked(None):
             verify_files(layer, contents=True)

@@ -90,8 +90,7 @@ def own_mirrors(sources: list[AptSource], codename: str) -> Mirrors:
         EnvironmentUnfit: they name no main archive.
     """
     names = {codename, "stable", "oldstable", "testing", "unstable", "sid"}
-    main = _first_main(sources, names)
-    if main is None:
+    if (main := _first_main(sources, names)) is None:
         raise EnvironmentUnfit(
             f"this machine's apt sources name no Debian mirror; name one in {MIRROR_VARIABLE}: "
             "an address with /debian and /debian-security below it"

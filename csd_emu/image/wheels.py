@@ -97,8 +97,7 @@ class WheelCache:
         wheels = [path for folder in (self._folder, *self._local) for path in sorted(folder.glob("*.whl"))]
         found: dict[str, Path] = {}
         for wheel in wheels:
-            digest = file_sha256(wheel)
-            if digest in wanted:
+            if (digest := file_sha256(wheel)) in wanted:
                 found.setdefault(digest, wheel)
         return found
 

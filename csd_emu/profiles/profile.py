@@ -222,8 +222,7 @@ class Profile:
         sections: dict[str, Profile | Power | HostRatio | None] = {"": self, "power.": self.power, "ratio.": self.ratio}
         for prefix, section in sections.items():
             for each in fields(section) if section is not None else ():
-                figure = getattr(section, each.name)
-                if isinstance(figure, Sourced):
+                if isinstance(figure := getattr(section, each.name), Sourced):
                     yield prefix + each.name, figure
         yield from ((f"core.{name}", figure) for name, figure in self.core.items())
 

@@ -160,8 +160,7 @@ class Registry:
             return
         if self.by_path and where and colon:
             raise PluginError(f"{self.word} {name!r}: the class is missing; write {name}Class")
-        known = self.names
-        if name not in known:
+        if name not in (known := self.names):
             hint = hint_at(name, known, f"choose one of: {', '.join(known)}")
             own = f"; your own: my_{self.word}.py:Class or package.module:Class" if self.by_path else ""
             raise PluginError(f"{self.word} {name!r} is not known; {hint}{own}")

@@ -117,8 +117,7 @@ class Sites(dict[str, Hypervisor]):
                 raise next(iter(problems.values()))
             raise EnvironmentUnfit("\n".join(f"hypervisor {name}: {error}" for name, error in problems.items()))
         for name, error in problems.items():
-            message = f"hypervisor {name}: {error}"
-            if message not in self._said:
+            if (message := f"hypervisor {name}: {error}") not in self._said:
                 self._said.add(message)
                 log.warning("%s", message)
 

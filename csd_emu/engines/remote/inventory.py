@@ -194,8 +194,7 @@ class Inventory(Config):
         seen: dict[tuple[object, ...], str] = {}
         for drive in self.list_drives():
             place = (drive.host.lower(), drive.port or 22, drive.jump, drive.ssh_config)
-            other = seen.setdefault(place, drive.name)
-            if other != drive.name:
+            if (other := seen.setdefault(place, drive.name)) != drive.name:
                 yield (
                     f"drives.{drive.name}: is the same place as {other} ({drive.host}, port {drive.port or 22}); one "
                     "machine is one drive: remove one of them, or correct host or port"

@@ -148,8 +148,7 @@ class RemoteEngine(Engine):
         """
         progress.stage(f"look at {len(self._lines)} real drives")
         found = self._on_all(self._check, self._lines)
-        problems = [str(problem) for problem in found.values() if problem is not None]
-        if problems:
+        if problems := [str(problem) for problem in found.values() if problem is not None]:
             raise EnvironmentUnfit("\n".join(problems))
 
     def start(self, plan: DevicePlan) -> Handle:
@@ -229,8 +228,7 @@ class RemoteEngine(Engine):
     def _check(self, name: str) -> CsdError | None:
         try:
             self._forget(name)
-            problem = self._problem(name, self._look(name), None)
-            if problem is None:
+            if (problem := self._problem(name, self._look(name), None)) is None:
                 self._address(name)
         except (DeviceError, EnvironmentUnfit) as error:
             return error

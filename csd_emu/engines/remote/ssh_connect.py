@@ -188,8 +188,7 @@ def _keep_alive(transport: Any, seconds: int) -> None:
 def _close(connection: Any, keys: OpenSshKeys) -> None:
     keys.close()
     # Also where login failed half-way: fabric closes only what it holds to be connected.
-    transport = connection.client.get_transport()
-    if transport is not None:
+    if (transport := connection.client.get_transport()) is not None:
         # The far side shall know at once: paramiko's thread, and any child on its way to exec, still hold the socket.
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             transport.sock.shutdown(socket.SHUT_RDWR)

@@ -110,8 +110,7 @@ class Pipe:
             await deliver(data)
 
     async def _wait_until(self, moment: float) -> None:
-        left = moment - self._now()
-        if left > _TIMER_SECONDS:
+        if (left := moment - self._now()) > _TIMER_SECONDS:
             await self._sleep(left)
 
 

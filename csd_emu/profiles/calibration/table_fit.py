@@ -80,8 +80,7 @@ def spread_of(values: Sequence[float]) -> float:
 def _on_line(points: Sequence[Point], batch_size: int) -> float:
     """Return the value outside of the points of the range of `batch_size`, which has no point there itself."""
     ranges = sorted({_range(batch) for batch, _ in points}, key=lambda r: (abs(r - _range(batch_size)), r))
-    own = _of_range(points, ranges[0])
-    if len(own) >= 2:
+    if len(own := _of_range(points, ranges[0])) >= 2:
         if batch_size < own[0][0]:
             return max(_between(own[0], own[1], batch_size), own[0][1] * batch_size / own[0][0])
         return own[-1][1] + trend(own)[1] * (batch_size - own[-1][0])
