@@ -64,8 +64,7 @@ def measure(rounds: Sequence[RoundRecord]) -> dict[str, float]:
 
     Rounds without records say nothing of rates; `list_failures` names them.
     """
-    trained = [record for record in rounds if record.records_per_device_second > 0]
-    if not trained:
+    if not (trained := [record for record in rounds if record.records_per_device_second > 0]):
         accuracy = rounds[-1].accuracy if rounds else 0.0
         return {"accuracy": accuracy, "records_per_device_second": 0.0, "joules_per_record": 0.0}
     return {
@@ -90,8 +89,7 @@ def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[
     failures = [f"{loss}; the figures are those of fewer drives" for loss in losses]
     if not rounds:
         return [*failures, "the run has no round"]
-    idle = [str(record.round) for record in rounds if record.samples == 0]
-    if idle:
+    if idle := [str(record.round) for record in rounds if record.samples == 0]:
         failures.append(f"{len(idle)} of {len(rounds)} rounds trained on nothing in time: {', '.join(idle)}")
     return failures
 
@@ -234,8 +232,7 @@ def _with_bands(figures: Mapping[str, ExpectedFigure], gate: Gate) -> dict[str, 
         )
     kept = {}
     for name, figure in figures.items():
-        band = gate.bands.get(name, figure.band)
-        if band is not None:
+        if (band := gate.bands.get(name, figure.band)) is not None:
             kept[name] = msgspec.structs.replace(figure, band=band)
     if not kept:
         raise _nothing_left()
