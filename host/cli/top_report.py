@@ -170,8 +170,7 @@ def find_run(runs: Iterable[LiveRun], array: str | None) -> LiveRun:
         EnvironmentUnfit: there is none.
         ConfigurationError: there are several, and no array is named.
     """
-    found = [run for run in runs if array in (None, run.array)]
-    if not found:
+    if not (found := [run for run in runs if array in (None, run.array)]):
         where = f" on array {array!r}" if array else ""
         raise EnvironmentUnfit(f"no run is in progress{where}; csd-emu top shows one that csd-emu run has started")
     if len(found) > 1:

@@ -163,8 +163,7 @@ class LiveBoard:
         """See `Board`."""
         text = escape(f"{drive}: {what}")
         with self._lock:
-            task = self._tasks.get(drive)
-            if task is None:
+            if (task := self._tasks.get(drive)) is None:
                 task = self._tasks[drive] = self._bar.add_task(text, total=None)
         self._bar.update(task, description=text, total=None if share is None else 1.0, completed=share or 0.0)
 

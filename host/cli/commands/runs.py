@@ -233,8 +233,7 @@ def print_gate(report: GateReport) -> None:
         console.print(f"failed: {failure}", soft_wrap=True, markup=False)
     for note in report.notes:
         console.print(note, soft_wrap=True, markup=False)
-    summary = report.summary
-    if summary.target_accuracy is not None and not summary.reached:
+    if (summary := report.summary).target_accuracy is not None and not summary.reached:
         accuracy = format_accuracy(summary.accuracy)
         console.print(f"accuracy {accuracy}: the job's target {summary.target_accuracy} was missed")
     verdict = "written" if report.written else "passed" if report.passed else "failed"
