@@ -143,8 +143,7 @@ class UserSection(Config):
 
     @model_validator(mode="after")
     def _named_options(self) -> UserSection:
-        wrong = [key for key in self.options if not key.isidentifier()]
-        if wrong:
+        if wrong := [key for key in self.options if not key.isidentifier()]:
             raise ValueError(f"{wrong[0]!r} cannot be the name of an option; write it as in Python")
         return self
 
