@@ -72,8 +72,7 @@ def _take(site: DriveSite, token: str, first: str) -> None:
     dead = "none"
     while True:
         command = _TAKE.format(token=token, seconds=int(site.deadline.left_seconds) + 1, dead=dead)
-        said = site.shell.check(first + command, site.deadline, root=True)
-        if said == "taken":
+        if (said := site.shell.check(first + command, site.deadline, root=True)) == "taken":
             return
         if said == "again":  # another one was faster
             continue

@@ -287,8 +287,7 @@ def read_seconds(text: str) -> float:
     Raises:
         ConfigurationError: it is no time, or none at all.
     """
-    seconds = units.parse_quantity(text, units.SECONDS, "10 min")
-    if seconds <= 0:
+    if (seconds := units.parse_quantity(text, units.SECONDS, "10 min")) <= 0:
         raise ConfigurationError(f"--timeout: must be more than nothing (it is {text!r})")
     return seconds
 

@@ -114,8 +114,7 @@ def _pack(tree: Path, target: Path, number: int, members: Sequence[Path]) -> Lay
 def _add(tar: tarfile.TarFile, tree: Path, path: Path) -> None:
     info = tarfile.TarInfo(path.relative_to(tree).as_posix())
     info.mtime = _MODIFIED_UNIX_SECONDS
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK((found := path.lstat()).st_mode):
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, os.readlink(path), 0o777
         tar.addfile(info)
     elif stat.S_ISDIR(found.st_mode):

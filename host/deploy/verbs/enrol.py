@@ -91,8 +91,7 @@ def enrol(
         now: this server's date; the drive's own does not count.
     """
     now = now or datetime.datetime.now(datetime.UTC)
-    control = Control(site.shell, site.layout)
-    if not control.status(site.deadline).version:
+    if not (control := Control(site.shell, site.layout)).status(site.deadline).version:
         raise DriveUnfit(f"drive {site.drive.name}: nothing is installed; run csd-emu deploy install")
     known, found = serials.find(site.drive.name), _certificate(site, authority)
     if found is not None and known not in (None, f"{found.serial_number:x}"):
