@@ -274,8 +274,7 @@ async def _start_devices(
     # A thread that is starting a device cannot be cancelled: it is let end, so that the sweep sees all there is.
     results = await all_or_none(start(plan) for plan in plans)
     started = [result for result in results if not isinstance(result, HypervisorLost)]
-    errors = [result for result in results if isinstance(result, HypervisorLost)]
-    if errors and not started:
+    if (errors := [result for result in results if isinstance(result, HypervisorLost)]) and not started:
         raise errors[0]
     times = {handle.plan.device.name: seconds for handle, seconds in started}
     lost = {plan.device.name: str(error) for plan, error in zip(plans, results, strict=True) if error in errors}
