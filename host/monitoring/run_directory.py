@@ -233,8 +233,7 @@ class RunDirectory:
         position = end = 0
         for line in self._read_lines():
             position += len(line)
-            record = _decode(line)
-            if record is None or (found and found[-1] >= rounds) or not rounds:
+            if (record := _decode(line)) is None or (found and found[-1] >= rounds) or not rounds:
                 break
             if isinstance(record, RoundRecord):
                 found.append(record.round)

@@ -31,8 +31,7 @@ _MOST_MARKS = 60
 
 def step_charts(rounds: Sequence[RoundRecord], clock: str) -> list[Chart]:
     """Return the charts of all steps; none of a run without steps. `clock` is that of the array's seconds."""
-    steps = list_steps(rounds)
-    if not steps:
+    if not (steps := list_steps(rounds)):
         return []
     marks = make_marks(steps, list_retunes(rounds))
     return [_batch_chart(steps, marks), _rate_chart(steps, marks, clock), _imbalance_chart(steps, marks, clock)]
