@@ -275,5 +275,4 @@ def _compile(runner: Runner, python: BuildPython, root: Path, sources: Sequence[
             *("--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"),
         ]
         accept = (0,) if strict else (0, 1)
-        remedy = "correct the source"
-        runner.run(command, "compile", environment=python.environment, accept=accept, remedy=remedy)
+        runner.run(command, "compile", environment=python.environment, accept=accept, remedy="correct the source")

@@ -243,13 +243,12 @@ class ImageStore:
 
     def _metadata(self, image: Image, partial: Path, layer: Path, stages: Stages, *, new_layer: bool) -> dict[str, Any]:
         shared = read_metadata(layer)
-        own = describe_files(partial, ("initrd.img", "ssh_key", "ssh_key.pub"))
         return shared | {
             "hash": image.hash,
             "layer": layer.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "cmdline": self._recipe.command_line,
-            "files": shared["files"] | own,
+            "files": shared["files"] | describe_files(partial, ("initrd.img", "ssh_key", "ssh_key.pub")),
             "from_nothing": new_layer,
             "stage_seconds": stages.build_seconds,
             "download_seconds": stages.download_seconds,

@@ -144,8 +144,7 @@ class LayerBuilder:
             if "-cloud-arm64" in path.name and not path.name.startswith("linux-image-cloud"):
                 unpack_package(self._runner, path, root, kernel_options(recipe))
         else:
-            leave_out = [f"--exclude={pattern}" for pattern in recipe.package_leave_out]
-            unpack_package(self._runner, path, root, leave_out)
+            unpack_package(self._runner, path, root, [f"--exclude={pattern}" for pattern in recipe.package_leave_out])
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:

@@ -100,8 +100,7 @@ def own_mirrors(sources: list[AptSource], codename: str) -> Mirrors:
 
 
 def _first_main(sources: list[AptSource], suites: set[str]) -> str | None:
-    found = (source.address for source in sources if source.suite in suites and source.component == "main")
-    return next(found, None)
+    return next((source.address for source in sources if source.suite in suites and source.component == "main"), None)
 
 
 def read_sources() -> list[AptSource]:

@@ -149,6 +149,5 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, site: Path) -> N
 
 
 def _check_pip() -> None:
-    probe = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
-    if probe.returncode:
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
         raise EnvironmentUnfit(f"{sys.executable}: has no pip to download the drive's packages; run ensurepip for it")

@@ -144,8 +144,7 @@ class Registry:
 
     def list_entry_points(self) -> list[metadata.EntryPoint]:
         """Return the entry points of installed packages, one for each time that a name is declared."""
-        found = {(each.name, each.value): each for each in metadata.entry_points(group=self.group)}
-        return list(found.values())
+        return list({(each.name, each.value): each for each in metadata.entry_points(group=self.group)}.values())
 
     def check_name(self, name: str) -> None:
         """Return if `name` is known, or an import path where that is allowed.

@@ -67,9 +67,7 @@ class Sites(dict[str, Hypervisor]):
         Raises:
             NoAnswer: it took longer.
         """
-        if isinstance(site, LocalSite):
-            return work()
-        return within(seconds, f"{purpose} on hypervisor {site.name}", work)
+        return work() if isinstance(site, LocalSite) else within(seconds, f"{purpose} on hypervisor {site.name}", work)
 
     def on_each(
         self, names: Iterable[str], purpose: str, work: Callable[[Hypervisor], T], seconds: float | None = CALL_SECONDS

@@ -279,8 +279,7 @@ class QemuEngine(Engine):
         if site is not None:
             domain = self._sites.call(site, purpose, lambda: site.domain(plan))
             return None if domain is None else (site, domain)
-        found = self._sites.on_all(purpose, lambda site: site.domain(plan))
-        for name, domain in found.items():
+        for name, domain in self._sites.on_all(purpose, lambda site: site.domain(plan)).items():
             if domain is not None:
                 self._where[plan.device.name] = name
                 return self._sites[name], domain

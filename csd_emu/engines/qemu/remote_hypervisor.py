@@ -263,8 +263,7 @@ class RemoteSite(Hypervisor):
         known = self._known
         if known is None or known[0] is not connection:
             owner = read_owner(connection.getCapabilities()) if self.section.system else None
-            pool = Pool.open(connection, self.section.pool_path, owner)
-            self._known = known = connection, pool
+            self._known = known = connection, Pool.open(connection, self.section.pool_path, owner)
         return known[1]
 
     def _disk(self, connection: libvirt.virConnect) -> tuple[float | None, bool]:

@@ -157,8 +157,7 @@ class RemoteTemplates:
             raise DeviceError(f"{image['disk']}: was removed there meanwhile; run it again")
         self._pool.make(files.ram.name, self._memory_bytes)
         self._pool.make(files.disk.name, disk_image.capacity_bytes, (files.disk_image, "raw"))
-        spec = self._spec(files, cmdline, key, token)
-        said = boot_template(connection, spec, files.state, check, _POLL_SECONDS)
+        said = boot_template(connection, self._spec(files, cmdline, key, token), files.state, check, _POLL_SECONDS)
         return time.monotonic() - begin, said
 
     def _modified(self, key: str, token: str) -> dict[str, str]:

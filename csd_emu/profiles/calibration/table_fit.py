@@ -40,7 +40,7 @@ def predict(points: Sequence[Point], batch_size: int) -> float:
     if low and high and (low[1] >= high[1] or _range(low[0]) == _range(high[0])):
         return _between(low, high, batch_size)
     value = _on_line(points, batch_size)
-    start = _start_of_range(batch_size)
+    start = max([change for change in KERNEL_CHANGES if change <= batch_size], default=1)
     if low and low[0] < start < batch_size + 1:
         value = max(value, predict(points, start - 1))  # what the range below ended with
     return min(max(value, low[1] if low else 0.0), high[1] if high else value)
@@ -96,10 +96,6 @@ def _of_range(points: Sequence[Point], number: int) -> list[Point]:
 
 def _range(batch_size: int) -> int:
     return bisect.bisect_right(KERNEL_CHANGES, batch_size)
-
-
-def _start_of_range(batch_size: int) -> int:
-    return max([change for change in KERNEL_CHANGES if change <= batch_size], default=1)
 
 
 def _between(low: Point, high: Point, batch_size: int) -> float:
