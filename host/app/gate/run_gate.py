@@ -230,10 +230,11 @@ def _with_bands(figures: Mapping[str, ExpectedFigure], gate: Gate) -> dict[str, 
         raise ConfigurationError(
             f"--band: {gate.baseline} has no {', '.join(missing)}; make it anew with --update-baseline"
         )
-    kept = {}
-    for name, figure in figures.items():
-        if (band := gate.bands.get(name, figure.band)) is not None:
-            kept[name] = msgspec.structs.replace(figure, band=band)
+    kept = {
+        name: msgspec.structs.replace(figure, band=band)
+        for name, figure in figures.items()
+        if (band := gate.bands.get(name, figure.band)) is not None
+    }
     if not kept:
         raise _nothing_left()
     return kept

@@ -209,8 +209,7 @@ class CsdArray:
         """
         self.harmed = True
         values = {"device": device, "fault": fault, "weight": weight, "after": after_seconds}
-        answer = self._keeper.ask("inject", timeout_seconds, **values, duration=duration_seconds)
-        return str(answer["detail"])
+        return str(self._keeper.ask("inject", timeout_seconds, **values, duration=duration_seconds)["detail"])
 
     @property
     def busy(self) -> bool:
