@@ -358,7 +358,6 @@ def _table(report: TopReport, whole: bool, one_line: bool) -> Table:
 
 def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
     """Return heading -> cell."""
-    memory = _NONE if device.memory_bytes is None else format_bytes(device.memory_bytes)
     return {
         "drive": device.device,
         "state": Text(device.state or _NONE, style=_COLOURS.get(device.state, "")),
@@ -371,7 +370,7 @@ def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
         "W": _banded(device, "power_watts", 2),
         "J": _banded(device, "energy_joules", 2),
         "link": format_bytes(device.host_link_bytes),
-        "memory": memory,
+        "memory": _NONE if device.memory_bytes is None else format_bytes(device.memory_bytes),
     }
 
 

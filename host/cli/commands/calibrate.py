@@ -69,8 +69,7 @@ def calibrate(
         from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
-        spec = read_spec(model, classes, argument or [])
-        request = read_request(spec, shape, batches, steps, memory, seed, layers)
+        request = read_request(read_spec(model, classes, argument or []), shape, batches, steps, memory, seed, layers)
         real = _real_drive(inventory, drive, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:

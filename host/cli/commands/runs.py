@@ -84,8 +84,7 @@ def run(
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
     else:
-        keys = None if prefer is None else {"prefer": prefer}
-        changes = JobChanges(tuner, comm, placement, keys)
+        changes = JobChanges(tuner, comm, placement, None if prefer is None else {"prefer": prefer})
         request = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
