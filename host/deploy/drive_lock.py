@@ -91,9 +91,7 @@ def _may_live(holder: str) -> bool:
     host, process, token = holder.split(":")[:3]
     if host != socket.gethostname() or not process.isdecimal():
         return True
-    if int(process) == os.getpid():
-        return f"{host}:{process}:{token}" in _HELD
-    return psutil.pid_exists(int(process))
+    return f"{host}:{process}:{token}" in _HELD if int(process) == os.getpid() else psutil.pid_exists(int(process))
 
 
 def unless_lent(verb: Verb) -> Verb:

@@ -107,8 +107,7 @@ def _pack(tree: Path, target: Path, number: int, members: Sequence[Path]) -> Lay
     ):
         for path in members:
             _add(tar, tree, path)
-    unpacked = sum(_unpacked(path) for path in members)
-    return LayerArchive(file.name, file_sha256(file), file.stat().st_size, unpacked)
+    return LayerArchive(file.name, file_sha256(file), file.stat().st_size, sum(_unpacked(path) for path in members))
 
 
 def _add(tar: tarfile.TarFile, tree: Path, path: Path) -> None:

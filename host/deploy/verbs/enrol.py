@@ -124,9 +124,7 @@ def _certificate(site: DriveSite, authority: Authority) -> x509.Certificate | No
     except ValueError:
         return None
     names = [str(part.value) for part in parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if names != [site.drive.name] or not authority.has_issued(parsed):
-        return None
-    return parsed
+    return parsed if names == [site.drive.name] and authority.has_issued(parsed) else None
 
 
 def _send(site: DriveSite, name: str, content: bytes) -> None:

@@ -110,8 +110,7 @@ def uninstall(site: DriveSite) -> VerbOutcome:
     found = survey(site)
     if found.foreign:
         raise DriveUnfit(f"drive {site.drive.name}: {site.layout.folder} is not csd-emu's; nothing was removed")
-    here = site.shell.run(f"[ -f {folder}/.csd-emu ]", site.deadline, root=True)
-    if here.code:
+    if site.shell.run(f"[ -f {folder}/.csd-emu ]", site.deadline, root=True).code:
         return VerbOutcome(site.drive.name, VerbResult.UNCHANGED, "nothing is installed")
     if site.dry_run:
         return VerbOutcome(site.drive.name, VerbResult.PLANNED, f"would stop the agent and remove {site.layout.folder}")
