@@ -131,8 +131,7 @@ class HostKeys:
         """Write the three PEM files into `folder`; the key is for the owner alone."""
         make_folder(folder, 0o700)
         own = self.credential
-        texts = {"ca.pem": self.ca_pem, "host.pem": own.certificate_pem, "host.key": own.key_pem}
-        for name, text in texts.items():
+        for name, text in {"ca.pem": self.ca_pem, "host.pem": own.certificate_pem, "host.key": own.key_pem}.items():
             path = folder / name
             path.touch(mode=0o600)
             path.write_text(text)
