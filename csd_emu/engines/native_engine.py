@@ -197,8 +197,10 @@ class NativeEngine(Engine):
 
     def list_arrays(self) -> list[str]:
         """Return the arrays of which an agent runs."""
-        folders = [folder for _, folder in _unrecorded() if folder.parent.parent.parent == self._arrays_folder]
-        folders += [path.parent for path in self._arrays_folder.glob(f"*/devices/*/{PROCESS_FILE}")]
+        folders = [
+            *(folder for _, folder in _unrecorded() if folder.parent.parent.parent == self._arrays_folder),
+            *(path.parent for path in self._arrays_folder.glob(f"*/devices/*/{PROCESS_FILE}")),
+        ]
         return sorted({folder.parent.parent.name for folder in folders if self._find(folder.parent.parent.name, True)})
 
     def sweep(self, array: str) -> list[str]:

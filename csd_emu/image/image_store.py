@@ -225,8 +225,11 @@ class ImageStore:
             login = KeyPair.make()
             _write_secret(partial / "ssh_key", login.private)
             (partial / "ssh_key.pub").write_bytes(login.public)
-            entries = [*boot_entries(self._recipe, layer), *key_entries(login, KeyPair.make())]
-            entries += agent_entries(self._runner, python, self._agent)
+            entries = [
+                *boot_entries(self._recipe, layer),
+                *key_entries(login, KeyPair.make()),
+                *agent_entries(self._runner, python, self._agent),
+            ]
             write_initramfs(partial / "initrd.img", entries)
         if read_metadata(layer)["checked"] is None:
             write_initramfs(partial / "check.img", [*entries, *check_entries(self._recipe)])
