@@ -210,8 +210,7 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
     check_clock(gate.baseline, before, summary.clock)
     figures = _with_bands(before.figures, gate)
     compared = [judge(name, figure, measured[name]) for name, figure in figures.items()]
-    notes += describe_sampling(figures, summary.sampling)
-    notes += describe_cancelled(before.figures, summary.bands)
+    notes += [*describe_sampling(figures, summary.sampling), *describe_cancelled(before.figures, summary.bands)]
     passed = summary.reached and not failures and all(each.verdict is Verdict.WITHIN for each in compared)
     return GateReport(passed, str(gate.baseline), False, compared, failures, changed, notes, summary)
 
