@@ -109,8 +109,7 @@ def print_calibration(report: CalibrationReport) -> None:
     for row in report.rows:
         phases = row.reference_seconds
         seconds = (phases.forward, phases.backward, phases.update, phases.total, row.profile_seconds.total)
-        cells = [f"{value:.4g}" for value in seconds]
-        cells += [format_bytes(row.peak_memory_bytes), _layers_cell(row)]
+        cells = [*(f"{value:.4g}" for value in seconds), format_bytes(row.peak_memory_bytes), _layers_cell(row)]
         table.add_row(str(row.batch_size), *cells, f"{row.wall_seconds:.0f}")
     console.print(table)
     console.print(
