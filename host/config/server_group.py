@@ -165,12 +165,14 @@ def _together(name: str, arrays: Mapping[str, ArrayConfig], where: str) -> Array
                 f"{where}: server {server} has clock: {array.clock}, the first one {first.clock}; seconds of different "
                 "clocks cannot be compared: use one"
             )
-    content: dict[str, Any] = first.model_dump(mode="json")
-    content |= {"name": name, "devices": [_group(array, group) for array in arrays.values() for group in array.devices]}
-    content["digits"] = {
-        group.name: max(2, len(str(len(array.list_devices()) - 1)))
-        for array in arrays.values()
-        for group in array.devices
+    content = first.model_dump(mode="json") | {
+        "name": name,
+        "devices": [_group(array, group) for array in arrays.values() for group in array.devices],
+        "digits": {
+            group.name: max(2, len(str(len(array.list_devices()) - 1)))
+            for array in arrays.values()
+            for group in array.devices
+        },
     }
     whole = parse_config(content, ServerGroupConfig, where)
     _check_names(whole, arrays, where)
