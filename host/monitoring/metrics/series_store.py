@@ -116,8 +116,10 @@ def _template(metric: Metric, series: Iterable[Labels]) -> str:
     own = _braced(metric.labels)
     if metric.kind == "histogram":
         bounds = [*(str(bound) for bound in metric.buckets), "+Inf"]
-        lines = [f"{metric.name}_bucket{_braced(metric.labels, bound)} %%d.0\n" for bound in bounds]
-        lines += [f"{metric.name}_count{own} %%d.0\n", f"{metric.name}_sum{own} %%r\n"]
+        lines = [
+            *(f"{metric.name}_bucket{_braced(metric.labels, bound)} %%d.0\n" for bound in bounds),
+            *(f"{metric.name}_count{own} %%d.0\n", f"{metric.name}_sum{own} %%r\n"),
+        ]
     else:
         lines = [f"{metric.name}{own} %%r\n"]
     pattern = "".join(lines)

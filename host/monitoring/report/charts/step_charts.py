@@ -83,8 +83,10 @@ def _batch_chart(steps: Sequence[StepRecord], marks: list[Mark]) -> Chart:
     told = f"{sum(len(course.devices) for course in courses)} devices, global batch {first} first and {last} at the end"
     caption = "Records per step of each device; devices that always had the same share a line."
     caption += f" The area spans the other {count} devices." if others else ""
-    curves = [_band(numbers, others, f"{count} others, smallest to largest")] if others else []
-    curves += make_lines(((course.label, _held(numbers, course)) for course in lines), steps=True)
+    curves = [
+        *([_band(numbers, others, f"{count} others, smallest to largest")] if others else []),
+        *make_lines(((course.label, _held(numbers, course)) for course in lines), steps=True),
+    ]
     sizes = np.array([size for course in courses for size in course.sizes])
     positive, largest = sizes[sizes > 0], float(np.nanmax(sizes, initial=1.0))
     # Batches of a host and of drives differ tenfold: a logarithmic axis shows both, and 0 at its foot.
