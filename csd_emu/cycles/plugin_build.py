@@ -47,8 +47,7 @@ class CyclePlugin:
                 was never tried.
         """
         qemu = find_qemu()
-        found = re.search(r"version (\d+\.\d+)", qemu.version)
-        if found is None or found[1] not in TRIED_QEMU:
+        if (found := re.search(r"version (\d+\.\d+)", qemu.version)) is None or found[1] not in TRIED_QEMU:
             raise EnvironmentUnfit(
                 f"the core model was tried with QEMU {', '.join(TRIED_QEMU)} alone, and this is {qemu.version!r}; "
                 "install that release"
@@ -74,13 +73,11 @@ def build_library(folder: Path) -> Path:
     Raises:
         EnvironmentUnfit: there is no compiler, or it failed.
     """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
+    if (compiler := shutil.which(os.environ.get("CC", "cc"))) is None:
         raise EnvironmentUnfit(
             "no C compiler was found, with which the core model is built; install gcc, or name another with CC"
         )
-    library = folder / f"core-model-{_digest(compiler)}.so"
-    if library.is_file():
+    if (library := folder / f"core-model-{_digest(compiler)}.so").is_file():
         return library
     make_folder(folder, 0o755)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build:

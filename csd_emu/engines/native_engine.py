@@ -170,8 +170,7 @@ class NativeEngine(Engine):
         """
         if fault not in self.faults:
             raise not_from_outside(handle, fault)
-        process = self._process(handle)
-        if process is None or _ended(process):
+        if (process := self._process(handle)) is None or _ended(process):
             raise must_run(handle, fault)
         process.send_signal(_SIGNALS[fault])
         if fault is Fault.KILL and not _wait_until(lambda: _ended(process), _STOP_SECONDS):
@@ -182,8 +181,7 @@ class NativeEngine(Engine):
 
     def stop(self, handle: Handle) -> None:
         """End the process."""
-        process = self._process(handle)
-        if process is not None:
+        if (process := self._process(handle)) is not None:
             end_processes([process], _STOP_SECONDS)
 
     def list_devices(self, array: str) -> list[str]:
@@ -199,8 +197,10 @@ class NativeEngine(Engine):
 
     def list_arrays(self) -> list[str]:
         """Return the arrays of which an agent runs."""
-        folders = [folder for _, folder in _unrecorded() if folder.parent.parent.parent == self._arrays_folder]
-        folders += [path.parent for path in self._arrays_folder.glob(f"*/devices/*/{PROCESS_FILE}")]
+        folders = [
+            *(folder for _, folder in _unrecorded() if folder.parent.parent.parent == self._arrays_folder),
+            *(path.parent for path in self._arrays_folder.glob(f"*/devices/*/{PROCESS_FILE}")),
+        ]
         return sorted({folder.parent.parent.name for folder in folders if self._find(folder.parent.parent.name, True)})
 
     def sweep(self, array: str) -> list[str]:

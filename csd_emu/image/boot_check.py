@@ -89,8 +89,7 @@ def judge(console: str) -> dict[str, Any]:
         ImageError: the report is missing or bad, or the agent did not become ready.
     """
     lines = [line.strip() for line in console.replace("\r", "\n").split("\n") if line.strip()]
-    report = _report(lines)
-    if report is None:
+    if (report := _report(lines)) is None:
         raise _failed("torch, NumPy, gRPC, msgspec and xxhash could not be checked", lines)
     if report["system"] != "running" or report["failed_units"]:
         raise _failed(f"systemd is {report['system']}, failed units: {report['failed_units'] or 'none'}", lines)

@@ -64,8 +64,7 @@ class TarStream:
         if self._left:
             raise ValueError("the content of a file was not read")
         self._take(self._padding)
-        header = self._take(_BLOCK)
-        if not any(header):
+        if not any(header := self._take(_BLOCK)):
             return None
         unsigned = sum(header) - sum(header[_SUM]) + _SUM.stop * 32 - _SUM.start * 32
         if header[257:262] != _MAGIC or _number(header[_SUM]) != unsigned:
@@ -116,8 +115,7 @@ class TarStream:
         return TarMember(name, real, tuple(segments))
 
     def _take(self, count: int) -> bytes:
-        content = self._stream.read(count)
-        if len(content) != count:
+        if len(content := self._stream.read(count)) != count:
             raise ValueError("it is cut short")
         return content
 
@@ -126,8 +124,7 @@ def _segments(table: bytes) -> list[tuple[int, int]]:
     """Return the (offset, length) of a sparse map that are in use; the file's end is one of length 0."""
     found = []
     for begin in range(0, len(table), _SEGMENT_BYTES):
-        entry = table[begin : begin + _SEGMENT_BYTES]
-        if not any(entry):
+        if not any(entry := table[begin : begin + _SEGMENT_BYTES]):
             break
         found.append((_number(entry[:_PLACE_BYTES]), _number(entry[_PLACE_BYTES:])))
     return [(offset, length) for offset, length in found if length]
@@ -137,8 +134,7 @@ def _number(field: bytes) -> int:
     """Return a number: octal digits, or, if the first bit is set, big endian."""
     if field[0] & 0x80:
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-    text = field.strip(b" \0")
-    if not text:
+    if not (text := field.strip(b" \0")):
         return 0
     if not all(0x30 <= each <= 0x37 for each in text):
         raise ValueError("a number is damaged")
@@ -239,8 +235,7 @@ def take_manifest(archive: TarStream) -> ImageManifest:
         ValueError: it does not, is too large, or names what no layer has.
         msgspec.MsgspecError: it is damaged.
     """
-    member = archive.next()
-    if member is None or member.name != MANIFEST or member.size > _MOST_MANIFEST_BYTES:
+    if (member := archive.next()) is None or member.name != MANIFEST or member.size > _MOST_MANIFEST_BYTES:
         raise ValueError(f"it does not begin with {MANIFEST}")
     content = bytearray(member.size)
     for offset, block in archive.content(member):
@@ -304,8 +299,7 @@ def unpack_files(
     """
     missing, left = dict(manifest.files), most_bytes
     while (member := archive.next()) is not None:
-        facts = missing.pop(member.name, None)
-        if facts is None:
+        if (facts := missing.pop(member.name, None)) is None:
             raise ValueError(f"it holds {member.name!r}, which it does not name, or twice")
         if member.size != facts.size_bytes:
             raise ValueError(f"{member.name} has {member.size} bytes instead of {facts.size_bytes}")

@@ -93,8 +93,7 @@ def complete_root(runner: Runner, recipe: ImageRecipe, root: Path) -> str:
 
 def kernel_release(root: Path) -> str:
     """Return the release of the one kernel below `root`."""
-    releases = [path.name for path in (root / "usr/lib/modules").glob("*")]
-    if len(releases) != 1:
+    if len(releases := [path.name for path in (root / "usr/lib/modules").glob("*")]) != 1:
         raise ImageError(f"{root}: {len(releases)} kernels instead of one; remove the download cache and run it again")
     return releases[0]
 
@@ -276,5 +275,4 @@ def _compile(runner: Runner, python: BuildPython, root: Path, sources: Sequence[
             *("--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"),
         ]
         accept = (0,) if strict else (0, 1)
-        remedy = "correct the source"
-        runner.run(command, "compile", environment=python.environment, accept=accept, remedy=remedy)
+        runner.run(command, "compile", environment=python.environment, accept=accept, remedy="correct the source")

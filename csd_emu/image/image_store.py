@@ -90,8 +90,7 @@ class ImageStore:
             EnvironmentUnfit: a tool, disk space or Debian's keyring is missing.
             ImageError: a download or the build failed, the check boot failed, or the stored image is damaged.
         """
-        image = self.describe()
-        if image.directory.is_dir() and not rebuild:
+        if (image := self.describe()).directory.is_dir() and not rebuild:
             self.verify(image)
             return image
         with self._locked(progress):
@@ -111,8 +110,7 @@ class ImageStore:
             EnvironmentUnfit: a tool or disk space is missing.
             ImageError: there is no checked image of this version, it is damaged, or `target` cannot be written.
         """
-        layer = self._layer
-        if not layer.is_dir() or read_metadata(layer)["checked"] is None:
+        if not (layer := self._layer).is_dir() or read_metadata(layer)["checked"] is None:
             raise ImageError("there is no image of this version yet; run `csd-emu image build`")
         with self._locked(None):
             verify_files(layer, contents=True)
@@ -227,8 +225,11 @@ class ImageStore:
             login = KeyPair.make()
             _write_secret(partial / "ssh_key", login.private)
             (partial / "ssh_key.pub").write_bytes(login.public)
-            entries = [*boot_entries(self._recipe, layer), *key_entries(login, KeyPair.make())]
-            entries += agent_entries(self._runner, python, self._agent)
+            entries = [
+                *boot_entries(self._recipe, layer),
+                *key_entries(login, KeyPair.make()),
+                *agent_entries(self._runner, python, self._agent),
+            ]
             write_initramfs(partial / "initrd.img", entries)
         if read_metadata(layer)["checked"] is None:
             write_initramfs(partial / "check.img", [*entries, *check_entries(self._recipe)])
@@ -245,13 +246,12 @@ class ImageStore:
 
     def _metadata(self, image: Image, partial: Path, layer: Path, stages: Stages, *, new_layer: bool) -> dict[str, Any]:
         shared = read_metadata(layer)
-        own = describe_files(partial, ("initrd.img", "ssh_key", "ssh_key.pub"))
         return shared | {
             "hash": image.hash,
             "layer": layer.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "cmdline": self._recipe.command_line,
-            "files": shared["files"] | own,
+            "files": shared["files"] | describe_files(partial, ("initrd.img", "ssh_key", "ssh_key.pub")),
             "from_nothing": new_layer,
             "stage_seconds": stages.build_seconds,
             "download_seconds": stages.download_seconds,

@@ -123,8 +123,7 @@ def agent_entries(runner: Runner, python: BuildPython, agent: Path) -> list[Entr
 def check_entries(recipe: ImageRecipe) -> Iterator[Entry]:
     """Yield what turns an ordinary boot into the check boot."""
     folder = recipe.folder / "check"
-    drop_in = "files/etc/systemd/system/csd-agent.service.d/check.conf"
-    yield Entry(drop_in, 0o644, (folder / "check.conf").read_bytes())
+    yield Entry("files/etc/systemd/system/csd-agent.service.d/check.conf", 0o644, (folder / "check.conf").read_bytes())
     yield Entry("files/opt/csd/check.py", 0o644, (folder / "check.py").read_bytes())
 
 

@@ -144,14 +144,12 @@ class LayerBuilder:
             if "-cloud-arm64" in path.name and not path.name.startswith("linux-image-cloud"):
                 unpack_package(self._runner, path, root, kernel_options(recipe))
         else:
-            leave_out = [f"--exclude={pattern}" for pattern in recipe.package_leave_out]
-            unpack_package(self._runner, path, root, leave_out)
+            unpack_package(self._runner, path, root, [f"--exclude={pattern}" for pattern in recipe.package_leave_out])
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
     """Raise `EnvironmentUnfit` if the file system of `folder` has less than `needed_bytes` free."""
-    free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
+    if (free := shutil.disk_usage(folder).free) < needed_bytes:
         raise EnvironmentUnfit(
             f"{folder}: {free / 1e9:.1f} GB free, building an image needs {needed_bytes / 1e9:.1f} GB; "
             "free some space, run `csd-emu image prune`, or set CSD_EMU_HOME to a folder on another disk"

@@ -90,8 +90,7 @@ def own_mirrors(sources: list[AptSource], codename: str) -> Mirrors:
         EnvironmentUnfit: they name no main archive.
     """
     names = {codename, "stable", "oldstable", "testing", "unstable", "sid"}
-    main = _first_main(sources, names)
-    if main is None:
+    if (main := _first_main(sources, names)) is None:
         raise EnvironmentUnfit(
             f"this machine's apt sources name no Debian mirror; name one in {MIRROR_VARIABLE}: "
             "an address with /debian and /debian-security below it"
@@ -101,8 +100,7 @@ def own_mirrors(sources: list[AptSource], codename: str) -> Mirrors:
 
 
 def _first_main(sources: list[AptSource], suites: set[str]) -> str | None:
-    found = (source.address for source in sources if source.suite in suites and source.component == "main")
-    return next(found, None)
+    return next((source.address for source in sources if source.suite in suites and source.component == "main"), None)
 
 
 def read_sources() -> list[AptSource]:

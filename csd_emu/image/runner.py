@@ -31,8 +31,7 @@ def find_tool(name: str, package: str) -> str:
         EnvironmentUnfit: it is not installed; names the Debian package that has it.
     """
     folders = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS])
-    found = shutil.which(name, path=folders)
-    if found is None:
+    if (found := shutil.which(name, path=folders)) is None:
         raise EnvironmentUnfit(f"{name}: not found, but building the ARM image needs it; install the package {package}")
     return found
 

@@ -97,8 +97,7 @@ class WheelCache:
         wheels = [path for folder in (self._folder, *self._local) for path in sorted(folder.glob("*.whl"))]
         found: dict[str, Path] = {}
         for wheel in wheels:
-            digest = file_sha256(wheel)
-            if digest in wanted:
+            if (digest := file_sha256(wheel)) in wanted:
                 found.setdefault(digest, wheel)
         return found
 
@@ -150,6 +149,5 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, site: Path) -> N
 
 
 def _check_pip() -> None:
-    probe = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
-    if probe.returncode:
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
         raise EnvironmentUnfit(f"{sys.executable}: has no pip to download the drive's packages; run ensurepip for it")

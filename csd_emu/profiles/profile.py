@@ -165,9 +165,8 @@ class Profile:
                 f"profile {self.name}: is a host, and the core model has drives' alone; name a drive"
             )
         own = {"clock_megahertz": self.clock_hertz, "dram_megabytes_per_second": self.dram_bytes_per_second}
-        figures = {name: figure.value / 1e6 for name, figure in own.items() if figure is not None}
-        figures |= {name: figure.value for name, figure in self.core.items()}
-        return CoreParameters(**{name: round(value) for name, value in figures.items()})
+        figures = {name: round(figure.value / 1e6) for name, figure in own.items() if figure is not None}
+        return CoreParameters(**figures | {name: round(figure.value) for name, figure in self.core.items()})
 
     def scale(self, phase: str) -> float:
         """Return what the reference core's seconds of `phase` are multiplied by to become this drive's."""
@@ -222,8 +221,7 @@ class Profile:
         sections: dict[str, Profile | Power | HostRatio | None] = {"": self, "power.": self.power, "ratio.": self.ratio}
         for prefix, section in sections.items():
             for each in fields(section) if section is not None else ():
-                figure = getattr(section, each.name)
-                if isinstance(figure, Sourced):
+                if isinstance(figure := getattr(section, each.name), Sourced):
                     yield prefix + each.name, figure
         yield from ((f"core.{name}", figure) for name, figure in self.core.items())
 

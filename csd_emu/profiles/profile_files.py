@@ -259,8 +259,7 @@ def get_profile(name: str, folder: Path | None = None) -> Profile:
 
 
 def _find(name: str, folder: Path | None, chain: tuple[str, ...] = ()) -> Profile:
-    shipped = Path(__file__).parent
-    for place in (shipped, folder):
+    for place in (Path(__file__).parent, folder):
         path = place / f"{name}.yaml" if place is not None and _NAME.fullmatch(name) else None
         if path is not None and path.exists():
             return read_profile(path, name, folder, chain)

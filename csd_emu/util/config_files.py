@@ -147,8 +147,7 @@ def load_config(path: Path, kind: type[Model]) -> Model:
         ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
             named with its key.
     """
-    content = load_yaml(path, special=True)
-    if not isinstance(content, dict):
+    if not isinstance(content := load_yaml(path, special=True), dict):
         raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
     return parse_config(content, kind, str(path))
 
@@ -216,8 +215,7 @@ def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int 
     choices: list[type[BaseModel]] = []
     named = False
     for position, part in enumerate(location):
-        tagged = [model for model in choices if _tag(model) == part]
-        if tagged:
+        if tagged := [model for model in choices if _tag(model) == part]:
             section, choices = tagged[0], []
             continue
         keys.append(part)

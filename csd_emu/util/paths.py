@@ -32,8 +32,7 @@ class Paths:
 
         Root does not use its home folder: QEMU runs as an unprivileged user that could not enter it.
         """
-        home = os.environ.get(HOME_VARIABLE)
-        if home:
+        if home := os.environ.get(HOME_VARIABLE):
             root = Path(home).expanduser().resolve()
             return cls(root / "cache", root / "state", root / "run")
         if os.geteuid() == 0:

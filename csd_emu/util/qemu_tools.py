@@ -70,8 +70,7 @@ def make_overlay(tools: QemuTools, overlay: Path, backing: Path, backing_format:
         EnvironmentUnfit: qemu-img failed, for example for want of space.
     """
     command = [tools.image_tool, "create", "-q", "-f", "qcow2", "-b", str(backing), "-F", backing_format, str(overlay)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    if (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode != 0:
         raise EnvironmentUnfit(
             f"{overlay}: qemu-img failed ({done.stderr.strip()}); free space, or run csd-emu image build"
         )

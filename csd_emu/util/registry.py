@@ -144,8 +144,7 @@ class Registry:
 
     def list_entry_points(self) -> list[metadata.EntryPoint]:
         """Return the entry points of installed packages, one for each time that a name is declared."""
-        found = {(each.name, each.value): each for each in metadata.entry_points(group=self.group)}
-        return list(found.values())
+        return list({(each.name, each.value): each for each in metadata.entry_points(group=self.group)}.values())
 
     def check_name(self, name: str) -> None:
         """Return if `name` is known, or an import path where that is allowed.
@@ -160,8 +159,7 @@ class Registry:
             return
         if self.by_path and where and colon:
             raise PluginError(f"{self.word} {name!r}: the class is missing; write {name}Class")
-        known = self.names
-        if name not in known:
+        if name not in (known := self.names):
             hint = hint_at(name, known, f"choose one of: {', '.join(known)}")
             own = f"; your own: my_{self.word}.py:Class or package.module:Class" if self.by_path else ""
             raise PluginError(f"{self.word} {name!r} is not known; {hint}{own}")

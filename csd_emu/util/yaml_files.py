@@ -56,8 +56,7 @@ def parse_yaml(text: str, where: str) -> Any:
             bounds.count(event)
         return yaml.load(text, Loader=_Loader)
     except _UNREADABLE as error:
-        told = str(error)
-        if len(told) > _MOST_TOLD:
+        if len(told := str(error)) > _MOST_TOLD:
             told = f"{told[: _MOST_TOLD // 2]} ... {told[-_MOST_TOLD // 2 :]}"
         raise ConfigurationError(f"{where}: is no valid YAML: {told}") from error
 
@@ -114,8 +113,7 @@ class _Loader(_Safe):  # type: ignore[misc]
         """Construct a mapping; a repeated key raises."""
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
+            if not isinstance(key := self.construct_object(key_node, deep=True), Hashable):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", node.start_mark)

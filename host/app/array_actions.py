@@ -91,8 +91,7 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
     """
     name = request.config.name
     with array_folder(paths.arrays, name) as folder, contextlib.closing(make_engine(request.config, paths)) as engine:
-        state = ArrayState.load(folder)
-        if state is not None and list_running(state, paths):
+        if (state := ArrayState.load(folder)) is not None and list_running(state, paths):
             raise ConfigurationError(f"array {name!r} is up already; csd-emu down {name} ends it")
         check_port(request.config.host.address, request.config.host.port)
         try:

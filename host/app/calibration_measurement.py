@@ -172,7 +172,6 @@ async def measure_batch(
         DeviceError: it was lost, or the step failed in it.
     """
     long = expected_seconds > _LONG_STEP_SECONDS
-    layers = request.layers and session.hello.facts.get(MEASURES_LAYERS) == "yes"
     task = Measure(
         batch_size=batch_size,
         device_seconds=MEASURE_SECONDS if request.steps is None else _UNLIMITED_SECONDS,
@@ -180,7 +179,7 @@ async def measure_batch(
         warm_up_steps=_SHORT_WARM_UP if long else WARM_UP_STEPS,
         warm_up_batch_size=request.batches[0] if long else None,
         restore=False,
-        layers=layers,
+        layers=request.layers and session.hello.facts.get(MEASURES_LAYERS) == "yes",
         cycle_steps=CYCLE_STEPS if cycles else 0,
     )
     await session.send(task, Deadline(_WATCHDOG_SECONDS))

@@ -127,12 +127,10 @@ class _Site:
         Raises:
             ConfigurationError: there is no such array or device.
         """
-        state = ArrayState.load(paths.arrays / injection.array)
-        if state is None:
+        if (state := ArrayState.load(paths.arrays / injection.array)) is None:
             up = [path.parent.name for path in paths.arrays.glob(f"*/{STATE_FILE}")]
             raise ConfigurationError(f"array {injection.array!r} is not up; {_choice(injection.array, sorted(up))}")
-        names = {device.name: device for device in state.devices}
-        if injection.device not in names:
+        if injection.device not in (names := {device.name: device for device in state.devices}):
             raise ConfigurationError(
                 f"array {injection.array!r} has no device {injection.device!r}; {_choice(injection.device, names)}"
             )
@@ -159,8 +157,7 @@ class _Site:
 
     def _act(self, engine: Engine, fault: Fault) -> tuple[str, bool]:
         """Have the engine do it. The run is told before: what it sees next shall have its cause on record."""
-        handle = engine.find(self._plan)
-        if handle is None:
+        if (handle := engine.find(self._plan)) is None:
             name = self._device.name
             raise DeviceError(
                 f"{name} does not run, so {fault.value} cannot be done to it; "
@@ -181,8 +178,7 @@ class _Site:
         engine.prepare(progress)
         progress.stage(f"start {name} again")
         with devices_held(self._folder / DEVICES), INTERRUPTS.deferred():
-            state = ArrayState.load(self._folder)
-            if state is None or state.run != self._state.run:
+            if (state := ArrayState.load(self._folder)) is None or state.run != self._state.run:
                 raise DeviceError(f"array {self._config.name!r} has ended meanwhile")
             self._check_dead(engine)
             incarnation = _raise_incarnation(self._plan, state)

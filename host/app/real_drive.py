@@ -84,8 +84,7 @@ def check_spread(table: CalibrationTable, drive: str) -> None:
         CalibrationError: those of one do not.
     """
     for row in table.rows:
-        spread = spread_of([step.total for step in row.steps])
-        if spread > MOST_SPREAD:
+        if (spread := spread_of([step.total for step in row.steps])) > MOST_SPREAD:
             raise CalibrationError(
                 f"drive {drive}: the {len(row.steps)} steps at batch {row.batch_size} scatter by {spread:.0%} of their "
                 f"median {row.seconds.total:.4g} s, {MOST_SPREAD:.0%} is allowed; keep other work off the drive, or "

@@ -96,6 +96,5 @@ def _end_leftovers(request: RunRequest, paths: Paths) -> None:
     """End the array that the killed run left; one that `csd-emu up` made stays."""
     name = request.config.name
     with array_folder(paths.arrays, name) as folder, contextlib.closing(make_engine(request.config, paths)) as engine:
-        state = ArrayState.load(folder)
-        if state is not None and not list_running(state, paths):
+        if (state := ArrayState.load(folder)) is not None and not list_running(state, paths):
             clear_array(engine, name, folder)

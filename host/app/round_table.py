@@ -90,8 +90,7 @@ class RoundTable(RunListener):
         return table
 
     def _print_plain(self, cells: list[str]) -> None:
-        pairs = zip(cells, self._columns, strict=True)
-        print_line(" ".join(f"{cell:>{column.width}}" for cell, column in pairs))
+        print_line(" ".join(f"{cell:>{column.width}}" for cell, column in zip(cells, self._columns, strict=True)))
 
 
 def _columns(clock: str, mode: str) -> list[_Column]:

@@ -129,8 +129,7 @@ def _make_exporter(request: RunRequest, facts: RunFacts, history: History) -> Ex
     """Return what serves the run's metrics and its page."""
     host = request.config.host
     metrics = MetricsState(facts, describe_tables(request.job, request.expected, request.sync))
-    page = PageApp(history, metrics.devices)
-    return Exporter(metrics, host.metrics_port, host.address, page, host.names)
+    return Exporter(metrics, host.metrics_port, host.address, PageApp(history, metrics.devices), host.names)
 
 
 class _Run:
@@ -158,8 +157,7 @@ class _Run:
         run_log = RunLog(past.last_round if past is not None else 0)
         every = request.job.checkpoint.every
         self._recorder = Recorder([exporter.state, history, run_log], request.sha256, every, past)
-        goes_on = request.job.on_failure == CONTINUE
-        self._failures = Failures(goes_on, self._show_failure, self._recorder.set_failures)
+        self._failures = Failures(request.job.on_failure == CONTINUE, self._show_failure, self._recorder.set_failures)
         self._machines: list[SamplerMachine] = []
         if past is not None:
             self._failures.restore(past.failures)

@@ -268,8 +268,7 @@ def make_sync_training(
 
     `on_slices` is told what became of the slices of steps that overlap; `together` are the other servers.
     """
-    plan = request.sync
-    if plan is None:
+    if (plan := request.sync) is None:
         raise ValueError(f"a job of mode: {request.job.mode} has no plan of synchronous steps")
     disturbances = Disturbances(request.job.disturb, faults.slow)
     model = _make_model(request)

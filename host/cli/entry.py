@@ -15,8 +15,7 @@ def main() -> None:
 
         run()
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if not package or package in _OURS:
+        if not (package := (error.name or "").partition(".")[0]) or package in _OURS:
             raise
         print(missing_package(package), file=sys.stderr)
         sys.exit(UNFIT)

@@ -151,8 +151,10 @@ def placement_plan(
 def list_layer_costs(situation: SplitProblem, clock: str) -> list[LayerCosts]:
     """Return what the layers take on each kind of drive, and on the host; seconds are of `clock`."""
     amounts = CutCosts(situation)
-    kinds = [(situation.drives[place], count) for place, count in amounts.kinds]
-    kinds += [(drive, 1) for drive in situation.drives if drive.local]
+    kinds = [
+        *((situation.drives[place], count) for place, count in amounts.kinds),
+        *((drive, 1) for drive in situation.drives if drive.local),
+    ]
     drives = [_layer_costs(amounts, drive, drive.device, count, drive.batch_size, clock) for drive, count in kinds]
     return [*drives, _layer_costs(amounts, situation.host, _HOST_PART, 1, situation.records, clock)]
 

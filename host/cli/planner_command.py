@@ -69,8 +69,7 @@ def plan_from_tables(request: RunRequest) -> PlanReport:
     Raises:
         ConfigurationError: there are no tables, or nothing is feasible.
     """
-    planning = request.planning
-    if planning is None:
+    if (planning := request.planning) is None:
         raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
     if unknown := [kind.name for kind in planning.cluster.kinds if kind.speed is None]:
         measured = "leave --from-tables out, with --steps of 1 or more, so that it is measured"
@@ -96,8 +95,7 @@ def plan_devices(
         UserCodeFailed: code of the user's failed before it was decided.
         CsdError: as `host.app.run_job.run_job`.
     """
-    section = request.job.planner
-    if section is not None and not section.steps and not apply:
+    if (section := request.job.planner) is not None and not section.steps and not apply:
         return plan_from_tables(request)
     if request.server_group is not None:
         raise ConfigurationError(f"--servers is planned with --from-tables, which starts nothing; {_MEASURED_IN_A_RUN}")

@@ -90,10 +90,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def schema_files() -> dict[str, str]:
     """Return file name -> content: one schema per command, and one for each kind of file that is read."""
     schemas = {
-        name: {"title": f"csd-emu {name} --json"} | msgspec.json.schema(find_output(name)) for name in list_outputs()
+        **{
+            name: {"title": f"csd-emu {name} --json"} | msgspec.json.schema(find_output(name))
+            for name in list_outputs()
+        },
+        **{name: msgspec.json.schema(kind) for name, kind in RECORDS.items()},
+        **{f"{name}.yaml": kind.model_json_schema() for name, kind in CONFIGURATIONS.items()},
     }
-    schemas |= {name: msgspec.json.schema(kind) for name, kind in RECORDS.items()}
-    schemas |= {f"{name}.yaml": kind.model_json_schema() for name, kind in CONFIGURATIONS.items()}
     return {f"{name}.json": json.dumps({"$schema": DIALECT} | text, indent=2) + "\n" for name, text in schemas.items()}
 
 

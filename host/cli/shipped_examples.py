@@ -81,8 +81,7 @@ def write_example(name: str, folder: Path) -> list[Path]:
         ConfigurationError: there is none of this name, or a file is there already; nothing was written.
         EnvironmentUnfit: the files cannot be written.
     """
-    examples = list_examples()
-    if name not in examples:
+    if name not in (examples := list_examples()):
         raise ConfigurationError(f"example {name!r} is not known; choose one of: {', '.join(examples)}")
     files = {folder / place: source for place, source in examples[name].files.items()}
     if there := [path for path in files if path.exists()]:

@@ -170,8 +170,7 @@ def find_run(runs: Iterable[LiveRun], array: str | None) -> LiveRun:
         EnvironmentUnfit: there is none.
         ConfigurationError: there are several, and no array is named.
     """
-    found = [run for run in runs if array in (None, run.array)]
-    if not found:
+    if not (found := [run for run in runs if array in (None, run.array)]):
         where = f" on array {array!r}" if array else ""
         raise EnvironmentUnfit(f"no run is in progress{where}; csd-emu top shows one that csd-emu run has started")
     if len(found) > 1:
@@ -359,7 +358,6 @@ def _table(report: TopReport, whole: bool, one_line: bool) -> Table:
 
 def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
     """Return heading -> cell."""
-    memory = _NONE if device.memory_bytes is None else format_bytes(device.memory_bytes)
     return {
         "drive": device.device,
         "state": Text(device.state or _NONE, style=_COLOURS.get(device.state, "")),
@@ -372,7 +370,7 @@ def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
         "W": _banded(device, "power_watts", 2),
         "J": _banded(device, "energy_joules", 2),
         "link": format_bytes(device.host_link_bytes),
-        "memory": memory,
+        "memory": _NONE if device.memory_bytes is None else format_bytes(device.memory_bytes),
     }
 
 

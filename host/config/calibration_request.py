@@ -119,8 +119,9 @@ def make_request(
             f"--batches {','.join(map(str, batches))}: a table needs two or more different batch sizes, each between 1 "
             f"and {MAX_BATCH}"
         )
-    facts = inspect_model(spec, input_shape)
-    request = CalibrationRequest(spec, facts, input_shape, ordered, steps, memory_bytes, seed, layers)
+    request = CalibrationRequest(
+        spec, inspect_model(spec, input_shape), input_shape, ordered, steps, memory_bytes, seed, layers
+    )
     _ = request.machine_bytes  # too large for any machine is said now
     return request
 

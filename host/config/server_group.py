@@ -126,14 +126,12 @@ def read_server_group(path: Path, server: str, changes: ArrayChanges = AS_IN_FIL
     Raises:
         ConfigurationError: a file breaks a rule, or the arrays do not fit together.
     """
-    config = read_servers(path)
-    if server not in config.names:
+    if server not in (config := read_servers(path)).names:
         raise ConfigurationError(f"{path}: has no server {server!r}; there are: {', '.join(config.names)}")
     read: dict[str, ArrayConfig] = {}
     arrays: dict[str, ArrayConfig] = {}
     for name in config.names:
-        file = config.group_of(name).array
-        if file not in read:
+        if (file := config.group_of(name).array) not in read:
             read[file] = _read_array(path.parent / file, changes)
         arrays[name] = _of_server(read[file], name, f"{path}: server {name}")
     return ServerGroup(config, server, arrays[server], _together(config.name, arrays, str(path)), read)
@@ -167,12 +165,14 @@ def _together(name: str, arrays: Mapping[str, ArrayConfig], where: str) -> Array
                 f"{where}: server {server} has clock: {array.clock}, the first one {first.clock}; seconds of different "
                 "clocks cannot be compared: use one"
             )
-    content: dict[str, Any] = first.model_dump(mode="json")
-    content |= {"name": name, "devices": [_group(array, group) for array in arrays.values() for group in array.devices]}
-    content["digits"] = {
-        group.name: max(2, len(str(len(array.list_devices()) - 1)))
-        for array in arrays.values()
-        for group in array.devices
+    content = first.model_dump(mode="json") | {
+        "name": name,
+        "devices": [_group(array, group) for array in arrays.values() for group in array.devices],
+        "digits": {
+            group.name: max(2, len(str(len(array.list_devices()) - 1)))
+            for array in arrays.values()
+            for group in array.devices
+        },
     }
     whole = parse_config(content, ServerGroupConfig, where)
     _check_names(whole, arrays, where)

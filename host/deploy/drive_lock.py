@@ -72,8 +72,7 @@ def _take(site: DriveSite, token: str, first: str) -> None:
     dead = "none"
     while True:
         command = _TAKE.format(token=token, seconds=int(site.deadline.left_seconds) + 1, dead=dead)
-        said = site.shell.check(first + command, site.deadline, root=True)
-        if said == "taken":
+        if (said := site.shell.check(first + command, site.deadline, root=True)) == "taken":
             return
         if said == "again":  # another one was faster
             continue
@@ -92,9 +91,7 @@ def _may_live(holder: str) -> bool:
     host, process, token = holder.split(":")[:3]
     if host != socket.gethostname() or not process.isdecimal():
         return True
-    if int(process) == os.getpid():
-        return f"{host}:{process}:{token}" in _HELD
-    return psutil.pid_exists(int(process))
+    return f"{host}:{process}:{token}" in _HELD if int(process) == os.getpid() else psutil.pid_exists(int(process))
 
 
 def unless_lent(verb: Verb) -> Verb:

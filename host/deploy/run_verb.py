@@ -93,10 +93,11 @@ def run_verb(
     for first in range(0, len(drives), size):
         batch = drives[first : first + size]
         failed = [outcome.drive for outcome in outcomes if outcome.result is VerbResult.FAILED]
-        if failed:
-            outcomes += [_skip(drive.name, failed[0], board) for drive in batch]
-        else:
-            outcomes += _Crew(batch, verb, limits, board, connect).work()
+        outcomes += (
+            [_skip(drive.name, failed[0], board) for drive in batch]
+            if failed
+            else _Crew(batch, verb, limits, board, connect).work()
+        )
     return outcomes
 
 
@@ -166,8 +167,9 @@ class _Crew:
             outcome = VerbOutcome(
                 drive.name, VerbResult.FAILED, f"failed as csd-emu does not expect ({what}); report it"
             )
-        facts = outcome.facts | {"wall_seconds": time.monotonic() - begin}
-        return VerbOutcome(outcome.drive, outcome.result, outcome.what, facts)
+        return VerbOutcome(
+            outcome.drive, outcome.result, outcome.what, outcome.facts | {"wall_seconds": time.monotonic() - begin}
+        )
 
     def _visit(self, drive: DriveEntry) -> VerbOutcome:
         def show(what: str, share: float | None) -> None:
@@ -287,8 +289,7 @@ def read_seconds(text: str) -> float:
     Raises:
         ConfigurationError: it is no time, or none at all.
     """
-    seconds = units.parse_quantity(text, units.SECONDS, "10 min")
-    if seconds <= 0:
+    if (seconds := units.parse_quantity(text, units.SECONDS, "10 min")) <= 0:
         raise ConfigurationError(f"--timeout: must be more than nothing (it is {text!r})")
     return seconds
 

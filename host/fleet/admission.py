@@ -155,8 +155,7 @@ class HelloRules:
         Raises:
             ProtocolError: it is not; the message says why.
         """
-        expected = self._expected.get(device)
-        if expected is None:
+        if (expected := self._expected.get(device)) is None:
             raise ProtocolError(f"{device} is not a device of this array")
         if hello.device != device:
             raise ProtocolError(f"{device}'s certificate came with a hello of {hello.device}")

@@ -48,9 +48,11 @@ class Authority:
             self._certificate = x509.load_pem_x509_certificate(saved.certificate_pem.encode())
             return
         self._key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(self._name, self._name, self._key.public_key())
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        self._certificate = builder.sign(self._key, hashes.SHA256())
+        self._certificate = (
+            _builder(self._name, self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
 
     @property
     def ca_pem(self) -> str:
@@ -88,12 +90,13 @@ class Authority:
         self, name: str, usage: x509.ObjectIdentifier, until: datetime.datetime | None = None, uri: str = ""
     ) -> Credential:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_subject(name, self._array), self._name, key.public_key(), until or _NOT_AFTER)
-        names: list[x509.GeneralName] = [x509.DNSName(name)]
-        names += [x509.UniformResourceIdentifier(uri)] if uri else []
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
+        names = [x509.DNSName(name), *([x509.UniformResourceIdentifier(uri)] if uri else [])]
+        certificate = (
+            _builder(_subject(name, self._array), self._name, key.public_key(), until or _NOT_AFTER)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
         return Credential(certificate.public_bytes(serialization.Encoding.PEM).decode(), _key_pem(key))
 
 
@@ -131,8 +134,7 @@ class HostKeys:
         """Write the three PEM files into `folder`; the key is for the owner alone."""
         make_folder(folder, 0o700)
         own = self.credential
-        texts = {"ca.pem": self.ca_pem, "host.pem": own.certificate_pem, "host.key": own.key_pem}
-        for name, text in texts.items():
+        for name, text in {"ca.pem": self.ca_pem, "host.pem": own.certificate_pem, "host.key": own.key_pem}.items():
             path = folder / name
             path.touch(mode=0o600)
             path.write_text(text)

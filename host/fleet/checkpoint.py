@@ -149,8 +149,7 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
             "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, planner, ports, "
             "hypervisors, spread and memory may change)"
         )
-    parts = split_tensors(tensors)
-    state = TrainingState(header.round, header.accuracy, header.array_seconds, *parts, header.progress)
+    state = TrainingState(header.round, header.accuracy, header.array_seconds, *split_tensors(tensors), header.progress)
     return Checkpoint(state, header.wall_seconds)
 
 

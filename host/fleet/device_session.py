@@ -176,8 +176,7 @@ class DeviceSession:
         Raises:
             ProtocolError: it is another; the session is closed.
         """
-        frame = await self.receive(deadline)
-        if not isinstance(frame, kind):
+        if not isinstance(frame := await self.receive(deadline), kind):
             raise self._broken(f"sent {type(frame).__name__} where {kind.__name__} was due")
         return frame
 
@@ -194,8 +193,7 @@ class DeviceSession:
             spare, self._collection.spare = self._collection.spare, {}
             assembler = Assembler(exchange, announced.specs, expected, spare)
             self.collect(assembler)
-            frame = await self.receive(deadline)
-            if not isinstance(frame, then):
+            if not isinstance(frame := await self.receive(deadline), then):
                 raise ProtocolError(f"sent {type(frame).__name__} where {then.__name__} was due")
             return assembler.arrays(), frame
         except ProtocolError as error:

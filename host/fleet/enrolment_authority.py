@@ -52,8 +52,7 @@ class Serials:
         Raises:
             ConfigurationError: the file is damaged.
         """
-        seen = self._identify()
-        if not seen or seen != self._read_last[0]:
+        if not (seen := self._identify()) or seen != self._read_last[0]:
             self._read_last = seen, self._read()
         return self._read_last[1].get(drive)
 
@@ -85,8 +84,7 @@ class Serials:
         """Return what was there."""
         with writing(self._path, "free some space"), authority_held(self._folder):
             drives = self._read()
-            before = drives.get(drive)
-            if before == serial or (only_new and before is not None):
+            if (before := drives.get(drive)) == serial or (only_new and before is not None):
                 return before
             if before is None and len(drives) >= MAX_DRIVES:
                 raise EnvironmentUnfit(f"{self._path}: has {MAX_DRIVES} drives already; remove those long gone")

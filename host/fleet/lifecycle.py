@@ -234,11 +234,6 @@ def check_same(request: ArrayRequest, state: ArrayState) -> None:
             )
 
 
-def boot_deadline_seconds(devices: int) -> float:
-    """Return how long devices may take to say hello: they share this machine's cores, and emulation is slow."""
-    return _BOOT_SECONDS + _BOOT_SECONDS_PER_TURN * -(-devices // (os.cpu_count() or 1))
-
-
 def clear_array(engine: Engine, name: str, folder: Path) -> list[str]:
     """End all devices of the array and empty its folder; return the names of the devices ended."""
     with devices_held(folder / DEVICES):
@@ -255,7 +250,8 @@ async def _start_devices(
     Raises:
         CsdError: a device did not come up, or none did.
     """
-    deadline = Deadline(boot_deadline_seconds(len(plans)))
+    # Devices share this machine's cores until they say hello, and emulation is slow.
+    deadline = Deadline(_BOOT_SECONDS + _BOOT_SECONDS_PER_TURN * -(-len(plans) // (os.cpu_count() or 1)))
     begin = time.monotonic()
     # More starts at once than cores would only get in each other's way; each hypervisor has cores of its own.
     turns = defaultdict[str | None, asyncio.Semaphore](lambda: asyncio.Semaphore(os.cpu_count() or 1))
@@ -274,8 +270,7 @@ async def _start_devices(
     # A thread that is starting a device cannot be cancelled: it is let end, so that the sweep sees all there is.
     results = await all_or_none(start(plan) for plan in plans)
     started = [result for result in results if not isinstance(result, HypervisorLost)]
-    errors = [result for result in results if isinstance(result, HypervisorLost)]
-    if errors and not started:
+    if (errors := [result for result in results if isinstance(result, HypervisorLost)]) and not started:
         raise errors[0]
     times = {handle.plan.device.name: seconds for handle, seconds in started}
     lost = {plan.device.name: str(error) for plan, error in zip(plans, results, strict=True) if error in errors}

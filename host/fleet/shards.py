@@ -65,10 +65,11 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
     parts = [np.empty(0, np.int64)] * len(drives)
     if len(private) and drives:
         labels, concentration = dataset.labels[private], data.partition.dirichlet
-        if concentration is None:
-            dealt = partition_evenly(len(private), len(drives), generator)
-        else:
-            dealt = partition_dirichlet(labels, len(drives), concentration, generator)
+        dealt = (
+            partition_evenly(len(private), len(drives), generator)
+            if concentration is None
+            else partition_dirichlet(labels, len(drives), concentration, generator)
+        )
         parts = [private[part] for part in dealt]
     own = iter(parts)
     return ShardAssignment([next(own) if gets_private(node) else np.empty(0, np.int64) for node in nodes], public)

@@ -198,5 +198,6 @@ class Recorder:
         show_round(self.listeners, record, *self._shown)
         self._shown = [0, 0]
         if self._every and (record.round % self._every == 0 or training.done or last):
-            checkpoint = Checkpoint(training.state(), self.wall_seconds)
-            await asyncio.to_thread(directory.save_checkpoint, checkpoint, self._job)
+            await asyncio.to_thread(
+                directory.save_checkpoint, Checkpoint(training.state(), self.wall_seconds), self._job
+            )

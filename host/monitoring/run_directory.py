@@ -201,8 +201,7 @@ class RunDirectory:
         """
         path, found = self.path / SLICE_LINES_FILE, dict[tuple[int, str, str, str, int], SliceRecord]()
         try:
-            lines = itertools.islice(read_lines(path, _MOST_SLICE_BYTES), 2 * MOST_SLICES)
-            for line in lines:
+            for line in itertools.islice(read_lines(path, _MOST_SLICE_BYTES), 2 * MOST_SLICES):
                 if line.endswith(b"\n"):
                     each = msgspec.json.decode(line, type=SliceRecord)
                     found[each.step, each.device, each.direction, each.tensor, each.offset] = each
@@ -233,8 +232,7 @@ class RunDirectory:
         position = end = 0
         for line in self._read_lines():
             position += len(line)
-            record = _decode(line)
-            if record is None or (found and found[-1] >= rounds) or not rounds:
+            if (record := _decode(line)) is None or (found and found[-1] >= rounds) or not rounds:
                 break
             if isinstance(record, RoundRecord):
                 found.append(record.round)

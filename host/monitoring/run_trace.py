@@ -76,9 +76,8 @@ def chrome_trace(spans: Iterable[Span], clock: str, process: str = "csd-emu") ->
                 "args": {"clock": clock, "bytes": span.bytes},
             }
         )
-    names = [_name("process_name", 1, 0, process)]
-    names += [_name("thread_name", 1, row, device) for device, row in rows.items()]
-    return _trace(names + events, clock)
+    threads = [_name("thread_name", 1, row, device) for device, row in rows.items()]
+    return _trace([_name("process_name", 1, 0, process), *threads, *events], clock)
 
 
 def slice_trace(slices: Iterable[SliceRecord], clock: str, title: str = "csd-emu") -> dict[str, Any]:

@@ -194,8 +194,7 @@ def _host_connection(spec: DomainSpec) -> str:
     """
     if spec.host is None:
         return "null,id=host"
-    release = tuple(map(int, spec.machine.removeprefix("virt-").split(".")))
-    milliseconds = release >= _MILLISECONDS_SINCE
+    milliseconds = tuple(map(int, spec.machine.removeprefix("virt-").split("."))) >= _MILLISECONDS_SINCE
     again = f"reconnect-ms={RECONNECT_MILLISECONDS}" if milliseconds else f"reconnect={_OLD_RECONNECT_SECONDS}"
     address = spec.host.address.replace(",", ",,")
     return f"socket,id=host,host={address},port={spec.host.port},server=off,nodelay=on,{again}"

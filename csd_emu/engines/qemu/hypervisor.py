@@ -137,8 +137,7 @@ class Hypervisor(ABC):
             domains = connection.listAllDomains()
         for domain in domains:
             with contextlib.suppress(libvirt.libvirtError):  # it ended meanwhile
-                tag = read_tag(domain.XMLDesc())
-                if tag is not None:
+                if (tag := read_tag(domain.XMLDesc())) is not None:
                     yield domain, tag
 
 

@@ -67,9 +67,7 @@ class Sites(dict[str, Hypervisor]):
         Raises:
             NoAnswer: it took longer.
         """
-        if isinstance(site, LocalSite):
-            return work()
-        return within(seconds, f"{purpose} on hypervisor {site.name}", work)
+        return work() if isinstance(site, LocalSite) else within(seconds, f"{purpose} on hypervisor {site.name}", work)
 
     def on_each(
         self, names: Iterable[str], purpose: str, work: Callable[[Hypervisor], T], seconds: float | None = CALL_SECONDS
@@ -117,8 +115,7 @@ class Sites(dict[str, Hypervisor]):
                 raise next(iter(problems.values()))
             raise EnvironmentUnfit("\n".join(f"hypervisor {name}: {error}" for name, error in problems.items()))
         for name, error in problems.items():
-            message = f"hypervisor {name}: {error}"
-            if message not in self._said:
+            if (message := f"hypervisor {name}: {error}") not in self._said:
                 self._said.add(message)
                 log.warning("%s", message)
 

@@ -79,8 +79,7 @@ class LocalSite(Hypervisor):
         memory, disk = psutil.virtual_memory().available, shutil.disk_usage(_existing(self._folder)).free
         image = self._images.describe()
         there = image.directory.is_dir() and self._templates.exists(image, self._memory_bytes)
-        shared = Need(SHARED.memory_bytes, 0.0) if there else SHARED
-        return Offer(os.cpu_count() or 1, memory, disk, shared=shared)
+        return Offer(os.cpu_count() or 1, memory, disk, shared=Need(SHARED.memory_bytes, 0.0) if there else SHARED)
 
     def prepare(self, image: Image, progress: Progress) -> None:
         """Make the template, if it is not there."""

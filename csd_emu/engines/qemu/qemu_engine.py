@@ -146,8 +146,7 @@ class QemuEngine(Engine):
 
     def alive(self, handle: Handle) -> bool:
         """Return whether the virtual machine exists; its console is fetched on the way."""
-        found = self._domain(handle.plan)
-        if found is not None:
+        if (found := self._domain(handle.plan)) is not None:
             site, domain = found
             self._sites.call(site, "read a console", lambda: site.fetch_console(handle.plan, domain))
         return found is not None
@@ -163,16 +162,14 @@ class QemuEngine(Engine):
 
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Kill, pause or resume the virtual machine, or plug its network cable out or in."""
-        found = self._domain(handle.plan)
-        if found is None:
+        if (found := self._domain(handle.plan)) is None:
             raise must_run(handle, fault)
         with calling_libvirt(f"{fault.value} {handle.plan.device.name}"):
             _do(found[1], fault)
 
     def stop(self, handle: Handle) -> None:
         """End the virtual machine."""
-        found = self._domain(handle.plan)
-        if found is not None:
+        if (found := self._domain(handle.plan)) is not None:
             destroy(found[1])
 
     def list_devices(self, array: str) -> list[str]:
@@ -282,8 +279,7 @@ class QemuEngine(Engine):
         if site is not None:
             domain = self._sites.call(site, purpose, lambda: site.domain(plan))
             return None if domain is None else (site, domain)
-        found = self._sites.on_all(purpose, lambda site: site.domain(plan))
-        for name, domain in found.items():
+        for name, domain in self._sites.on_all(purpose, lambda site: site.domain(plan)).items():
             if domain is not None:
                 self._where[plan.device.name] = name
                 return self._sites[name], domain

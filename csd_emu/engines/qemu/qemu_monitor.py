@@ -73,8 +73,7 @@ class Monitor:
 
     def _share_memory(self) -> None:
         """Keep RAM out of the state: it is in the shared file."""
-        capabilities = [{"capability": "x-ignore-shared", "state": True}]
-        self.execute("migrate-set-capabilities", capabilities=capabilities)
+        self.execute("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
 
     def _wait(self, query: str, good: set[str], bad: set[str], deadline: Deadline) -> None:
         while (status := str(self.execute(query).get("status"))) not in good:

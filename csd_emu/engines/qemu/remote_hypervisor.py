@@ -45,15 +45,13 @@ def read_qemu(capabilities: str) -> QemuTools:
     """
     remedy = _REMEDY.format(_dotted(OLDEST_QEMU))
     guests = ElementTree.fromstring(capabilities).findall("guest/arch/domain[@type='qemu']/..")
-    arms = [arch for arch in guests if arch.get("name") == ARCHITECTURE]
-    if not arms:
+    if not (arms := [arch for arch in guests if arch.get("name") == ARCHITECTURE]):
         has = ", ".join(sorted({arch.get("name", "") for arch in guests})) or "none"
         raise EnvironmentUnfit(f"has no QEMU for {ARCHITECTURE} guests (it has: {has}); {remedy}")
     emulator = arms[0].findtext("domain[@type='qemu']/emulator") or arms[0].findtext("emulator") or ""
     machines = {name.text or "" for name in arms[0].iter("machine")}
     versions = [tuple(map(int, name[5:].split("."))) for name in machines if re.fullmatch(r"virt-\d+\.\d+", name)]
-    newest = max(versions, default=(0, 0))
-    if newest < OLDEST_QEMU:
+    if (newest := max(versions, default=(0, 0))) < OLDEST_QEMU:
         raise EnvironmentUnfit(f"has QEMU {_dotted(newest)}, csd-emu needs {_dotted(OLDEST_QEMU)}; {remedy}")
     machine = PINNED_MACHINE if PINNED_MACHINE in machines else f"virt-{_dotted(newest)}"
     return QemuTools(emulator, _dotted(newest), machine, "")
@@ -219,8 +217,7 @@ class RemoteSite(Hypervisor):
         shard = self._bring_shard(pool, plan)
         for part in _PARTS:
             pool.remove(self._file(plan, part))
-        base = pool.find(template.disk.name)
-        if base is None:
+        if (base := pool.find(template.disk.name)) is None:
             raise DeviceError(f"the template's disk {template.disk} was removed there")
         names = {part: self._file(plan, part) for part in _PARTS}
         pool.make(names["disk.qcow2"], base.capacity_bytes, (template.disk, "qcow2"))
@@ -266,14 +263,12 @@ class RemoteSite(Hypervisor):
         known = self._known
         if known is None or known[0] is not connection:
             owner = read_owner(connection.getCapabilities()) if self.section.system else None
-            pool = Pool.open(connection, self.section.pool_path, owner)
-            self._known = known = connection, pool
+            self._known = known = connection, Pool.open(connection, self.section.pool_path, owner)
         return known[1]
 
     def _disk(self, connection: libvirt.virConnect) -> tuple[float | None, bool]:
         """Return the free space of the pool, and whether image and template are there."""
-        pool = Pool.look(connection, self.section.pool_path)
-        if pool is None:
+        if (pool := Pool.look(connection, self.section.pool_path)) is None:
             return None, False
         return float(pool.free_bytes), any(name.startswith("csd-template.") for name in pool.names())
 

@@ -70,8 +70,7 @@ def bring_image(pool: Pool, image: Image, progress: Progress) -> dict[str, str]:
         names[kind] = name = f"csd-image.{sha256}.{kind}"
         if pool.holds(name, sha256):
             continue
-        digests = Digests.of(path)
-        if digests.sha256 != sha256:
+        if (digests := Digests.of(path)).sha256 != sha256:
             raise ImageError(f"{path}: its content is damaged (sha256 differs); run `csd-emu image build --rebuild`")
         progress.stage(f"send {path.name} ({format_bytes(path.stat().st_blocks * 512)})")
         log.info("%s: %s", name, describe(pool.bring(name, path, digests, progress.advance)))
@@ -154,13 +153,11 @@ class RemoteTemplates:
     ) -> tuple[float, dict[str, str | float]]:
         """Boot the template's machine; return the wall seconds that it took, and what its agent said."""
         files, begin = self._files(image, key, token), time.monotonic()
-        disk_image = self._pool.find(image["disk"])
-        if disk_image is None:
+        if (disk_image := self._pool.find(image["disk"])) is None:
             raise DeviceError(f"{image['disk']}: was removed there meanwhile; run it again")
         self._pool.make(files.ram.name, self._memory_bytes)
         self._pool.make(files.disk.name, disk_image.capacity_bytes, (files.disk_image, "raw"))
-        spec = self._spec(files, cmdline, key, token)
-        said = boot_template(connection, spec, files.state, check, _POLL_SECONDS)
+        said = boot_template(connection, self._spec(files, cmdline, key, token), files.state, check, _POLL_SECONDS)
         return time.monotonic() - begin, said
 
     def _modified(self, key: str, token: str) -> dict[str, str]:

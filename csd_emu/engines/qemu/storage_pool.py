@@ -201,8 +201,7 @@ class Pool:
 
     def _obtain(self, name: str, size_bytes: int) -> tuple[Volume, bool]:
         """Return the volume of this name and size, and whether it was made just now, by this run."""
-        volume = self.find(name)
-        if volume is not None and volume.capacity_bytes != size_bytes:
+        if (volume := self.find(name)) is not None and volume.capacity_bytes != size_bytes:
             self.remove(name)
             volume = None
         if volume is not None:
@@ -210,8 +209,7 @@ class Pool:
         try:
             return self.make(name, size_bytes), True
         except _Exists:
-            found = self.find(name)
-            if found is None:
+            if (found := self.find(name)) is None:
                 raise
             return found, False
 
@@ -237,8 +235,7 @@ def _when_free(work: Callable[[], T]) -> T:
 
 def _start(connection: libvirt.virConnect, folder: str, flags: int) -> libvirt.virStoragePool:
     """Return the pool of a folder, active and up to date."""
-    pool = find_pool(connection, folder)
-    if pool is None:
+    if (pool := find_pool(connection, folder)) is None:
         return connection.storagePoolCreateXML(_pool_xml(folder), flags)
     if not pool.isActive():
         pool.create()

@@ -143,8 +143,7 @@ class TemplateStore:
             for path in (booted.disk, booted.folder):  # from then on names in the folder may be anyone's links
                 self._daemon.give(path)
             progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
-            spec = template_spec(booted, image, memory_bytes, self._tools)
-            facts = boot_template(connection, spec, booted.state)
+            facts = boot_template(connection, template_spec(booted, image, memory_bytes, self._tools), booted.state)
             template.folder.mkdir(mode=0o700)
             for source, target in zip(booted.files, template.files, strict=True):
                 _copy_sealed(source, target)

@@ -178,8 +178,7 @@ class Slot:
 
         The shard may stay.
         """
-        look = self.look()
-        if look.lease is None or not look.lease.is_of(array, server):
+        if (look := self.look()).lease is None or not look.lease.is_of(array, server):
             return False
         if look.status.pid:
             self._thaw()
@@ -196,8 +195,7 @@ class Slot:
         self._write(f".{_LEASE}-{shlex.quote(lease.run)}", msgspec.json.encode(lease))
         # A link is made whole or not at all, and never over another.
         found = self._run(f"ln {mine} {held} 2>/dev/null; cat {held} 2>/dev/null; true")
-        before = _lease(found)
-        if before is not None and before.is_of(lease.array, lease.server):
+        if (before := _lease(found)) is not None and before.is_of(lease.array, lease.server):
             found = self._run(f"{self._if_lease(before)} mv -f {mine} {held}; fi; cat {held}")
         elif before is None:  # it has just been given back, or a power cut left a part of one
             damaged = f'[ -f {held} ] && [ "$(cat {held})" = {shlex.quote(found)} ]'

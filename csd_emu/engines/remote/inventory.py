@@ -194,8 +194,7 @@ class Inventory(Config):
         seen: dict[tuple[object, ...], str] = {}
         for drive in self.list_drives():
             place = (drive.host.lower(), drive.port or 22, drive.jump, drive.ssh_config)
-            other = seen.setdefault(place, drive.name)
-            if other != drive.name:
+            if (other := seen.setdefault(place, drive.name)) != drive.name:
                 yield (
                     f"drives.{drive.name}: is the same place as {other} ({drive.host}, port {drive.port or 22}); one "
                     "machine is one drive: remove one of them, or correct host or port"
@@ -213,8 +212,7 @@ class Inventory(Config):
                 )
 
     def _entry(self, name: str, section: DriveSection) -> DriveEntry:
-        groups = [self.groups[group] for group in section.groups if group in self.groups]
-        layers = [section, *groups, self.defaults]
+        layers = [section, *[self.groups[group] for group in section.groups if group in self.groups], self.defaults]
         values: dict[str, str | int | None] = {
             key: next((value for layer in layers if (value := getattr(layer, key)) is not None), None)
             for key in Reach.model_fields
@@ -291,8 +289,7 @@ def drives_of(config: ArrayConfig) -> dict[str, DriveEntry]:
     """
     if config.inventory is None:
         return {}
-    inventory = load_inventory(Path(config.inventory))
-    entries = {entry.name: entry for entry in inventory.list_drives()}
+    entries = {entry.name: entry for entry in load_inventory(Path(config.inventory)).list_drives()}
     names = [device.name for device in config.list_devices() if device.engine == REMOTE]
     if gone := [name for name in names if name not in entries]:
         raise ConfigurationError(
@@ -318,5 +315,4 @@ def _alike(group: DeviceGroup, entries: list[DriveEntry]) -> Iterator[DeviceGrou
         return group.profile or entry.profile, group.data or entry.data
 
     for (profile, data), members in groupby(entries, known):
-        names = [entry.name for entry in members]
-        yield group.model_copy(update={"drives": names, "profile": profile, "data": data})
+        yield group.model_copy(update={"drives": [entry.name for entry in members], "profile": profile, "data": data})

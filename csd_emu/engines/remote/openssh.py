@@ -95,8 +95,7 @@ def find_route(drive: DriveEntry) -> Route:
 
 def _hop(drive: DriveEntry, text: str, depth: int) -> Route:
     """Return the route to a jump host; its own configuration tells it, and the inventory's key is offered too."""
-    found = HOP.match(text.strip())
-    if found is None:
+    if (found := HOP.match(text.strip())) is None:
         raise ConfigurationError(f"drive {drive.name}: jump: {text!r} is no jump host; write [user@]host[:port]")
     options = ["-i", drive.key] if drive.key is not None else []
     if found["user"]:

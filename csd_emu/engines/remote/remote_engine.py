@@ -124,8 +124,7 @@ class RemoteEngine(Engine):
             ConfigurationError: the inventory cannot be read, or lacks a drive.
         """
         self._config, self._server = config, server
-        drives = drives_of(config)
-        self._lines = {name: DriveConnection(drive, connect) for name, drive in drives.items()}
+        self._lines = {name: DriveConnection(drive, connect) for name, drive in drives_of(config).items()}
         self._addresses: dict[str, str] = {}
         self._looks: dict[str, tuple[float, Look]] = {}
         self._lock = threading.Lock()
@@ -148,8 +147,7 @@ class RemoteEngine(Engine):
         """
         progress.stage(f"look at {len(self._lines)} real drives")
         found = self._on_all(self._check, self._lines)
-        problems = [str(problem) for problem in found.values() if problem is not None]
-        if problems:
+        if problems := [str(problem) for problem in found.values() if problem is not None]:
             raise EnvironmentUnfit("\n".join(problems))
 
     def start(self, plan: DevicePlan) -> Handle:
@@ -229,8 +227,7 @@ class RemoteEngine(Engine):
     def _check(self, name: str) -> CsdError | None:
         try:
             self._forget(name)
-            problem = self._problem(name, self._look(name), None)
-            if problem is None:
+            if (problem := self._problem(name, self._look(name), None)) is None:
                 self._address(name)
         except (DeviceError, EnvironmentUnfit) as error:
             return error
@@ -241,8 +238,7 @@ class RemoteEngine(Engine):
         status, deploy = look.status, f"csd-emu deploy {self._config.inventory}"
         if not status.version:
             return DriveUnfit(f"drive {name}: no agent is installed; run {deploy} install --drives {name}")
-        needs_enrolment = plan is None or not read_identity(plan.identity).certificate_pem
-        if needs_enrolment and not status.enrolled:
+        if (plan is None or not read_identity(plan.identity).certificate_pem) and not status.enrolled:
             return DriveUnfit(f"drive {name}: is not enrolled; run {deploy} enrol --drives {name}")
         if look.lease is not None and not look.lease.is_of(self._config.name, self._server):
             return lent_to_another(name, look.lease)

@@ -63,8 +63,7 @@ class Shell(Protocol):
             DriveUnfit: the exit code was not 0; the message has the last line that was written.
             DriveUnreachable: the connection broke, or the deadline passed.
         """
-        answer = self.run(command, deadline, stdin, root)
-        if answer.code != 0:
+        if (answer := self.run(command, deadline, stdin, root)).code != 0:
             raise DriveUnfit(
                 f"drive {self.drive.name}: `{_shorten(command)}` failed (exit code {answer.code}): {_last(answer)}; "
                 "repair that on the drive and try again"
@@ -194,9 +193,8 @@ class SshShell(Shell):
     def _run(
         self, command: str, deadline: Deadline, source: BinaryIO, root: bool, on_sent: OnSent | None = None
     ) -> CommandResult:
-        line = command
-        if root and self._needs_sudo(deadline):
-            line = f"sudo -n -- /bin/sh -c {shlex.quote(command)}"
+        with_sudo = root and self._needs_sudo(deadline)
+        line = f"sudo -n -- /bin/sh -c {shlex.quote(command)}" if with_sudo else command
         name, where, transport = self.drive.name, self._connected.route.where, self._connected.transport
         try:
             done = execute(transport, line, source, deadline, on_sent)
@@ -222,8 +220,7 @@ class SshShell(Shell):
 
     def _needs_sudo(self, deadline: Deadline) -> bool:
         if self._sudo is None:
-            answer = self.run('[ "$(id -u)" = 0 ] && echo root || sudo -n true', deadline)
-            if answer.code != 0:
+            if (answer := self.run('[ "$(id -u)" = 0 ] && echo root || sudo -n true', deadline)).code != 0:
                 raise DriveUnfit(
                     f"drive {self.drive.name}: {self._connected.route.user} has no root rights ({_last(answer)}); "
                     "allow sudo without a password, or set `user: root` in the inventory"

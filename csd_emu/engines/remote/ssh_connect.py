@@ -188,8 +188,7 @@ def _keep_alive(transport: Any, seconds: int) -> None:
 def _close(connection: Any, keys: OpenSshKeys) -> None:
     keys.close()
     # Also where login failed half-way: fabric closes only what it holds to be connected.
-    transport = connection.client.get_transport()
-    if transport is not None:
+    if (transport := connection.client.get_transport()) is not None:
         # The far side shall know at once: paramiko's thread, and any child on its way to exec, still hold the socket.
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             transport.sock.shutdown(socket.SHUT_RDWR)
@@ -265,9 +264,9 @@ def _broken(error: Exception, route: Route, limit: float) -> tuple[str, str]:
         return f"sent what is no SSH ({type(error).__name__}: {text})", remedy
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be reached ({error.strerror})", "check its address, and the network or tunnel that leads there"
-    if text == "No existing session":  # paramiko's words for a server that did not finish the key exchange in time
-        return f"did not answer within {limit:.0f} s", "check that the drive is on, and what the tunnel leads to"
-    if "banner" in text.lower() and isinstance(error.__cause__ or error.__context__, TimeoutError):
+    late = "banner" in text.lower() and isinstance(error.__cause__ or error.__context__, TimeoutError)
+    # The other is what paramiko says of a server that did not finish the key exchange in time.
+    if late or text == "No existing session":
         return f"did not answer within {limit:.0f} s", "check that the drive is on, and what the tunnel leads to"
     if "banner" in text.lower() or (isinstance(error, EOFError) and route.proxy_command):
         through = f" (through: {route.proxy_command})" if route.proxy_command else ""

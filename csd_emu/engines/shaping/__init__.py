@@ -18,8 +18,7 @@ def make_shaper(config: ArrayConfig, arrays_folder: Path) -> Shaper | None:
     ``auto`` is a network namespace where this process may make one and the link's latency is that of the machine, a
     relay elsewhere.
     """
-    kind = config.link.shaped
-    if kind is None:
+    if (kind := config.link.shaped) is None:
         return None
     shape = link_shape(config)
     if kind == "auto":

@@ -110,8 +110,7 @@ class Pipe:
             await deliver(data)
 
     async def _wait_until(self, moment: float) -> None:
-        left = moment - self._now()
-        if left > _TIMER_SECONDS:
+        if (left := moment - self._now()) > _TIMER_SECONDS:
             await self._sleep(left)
 
 
@@ -204,8 +203,7 @@ class Relay:
         try:
             target = _socket()
             target.setblocking(False)
-            address = (self._settings.target_address, self._settings.port)
-            await asyncio.get_running_loop().sock_connect(target, address)
+            await asyncio.get_running_loop().sock_connect(target, (self._settings.target_address, self._settings.port))
             host_reader, host_writer = await asyncio.open_connection(sock=target, limit=CHUNK_BYTES)
         except OSError as error:
             log.info("the host cannot be reached: %s", error)

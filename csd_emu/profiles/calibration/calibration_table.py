@@ -91,8 +91,7 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             raise CalibrationError(f"batch {self.batch_size}: its cycles were not measured")
         factors = self.cycles.per_instruction()
         layers = None if self.layers is None else scaled_layers(self.layers, factors)
-        steps = tuple(scaled(step, factors) for step in self.steps)
-        return msgspec.structs.replace(self, steps=steps, layers=layers)
+        return msgspec.structs.replace(self, steps=tuple(scaled(step, factors) for step in self.steps), layers=layers)
 
 
 class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -40,7 +40,7 @@ def predict(points: Sequence[Point], batch_size: int) -> float:
     if low and high and (low[1] >= high[1] or _range(low[0]) == _range(high[0])):
         return _between(low, high, batch_size)
     value = _on_line(points, batch_size)
-    start = _start_of_range(batch_size)
+    start = max([change for change in KERNEL_CHANGES if change <= batch_size], default=1)
     if low and low[0] < start < batch_size + 1:
         value = max(value, predict(points, start - 1))  # what the range below ended with
     return min(max(value, low[1] if low else 0.0), high[1] if high else value)
@@ -80,8 +80,7 @@ def spread_of(values: Sequence[float]) -> float:
 def _on_line(points: Sequence[Point], batch_size: int) -> float:
     """Return the value outside of the points of the range of `batch_size`, which has no point there itself."""
     ranges = sorted({_range(batch) for batch, _ in points}, key=lambda r: (abs(r - _range(batch_size)), r))
-    own = _of_range(points, ranges[0])
-    if len(own) >= 2:
+    if len(own := _of_range(points, ranges[0])) >= 2:
         if batch_size < own[0][0]:
             return max(_between(own[0], own[1], batch_size), own[0][1] * batch_size / own[0][0])
         return own[-1][1] + trend(own)[1] * (batch_size - own[-1][0])
@@ -97,10 +96,6 @@ def _of_range(points: Sequence[Point], number: int) -> list[Point]:
 
 def _range(batch_size: int) -> int:
     return bisect.bisect_right(KERNEL_CHANGES, batch_size)
-
-
-def _start_of_range(batch_size: int) -> int:
-    return max([change for change in KERNEL_CHANGES if change <= batch_size], default=1)
 
 
 def _between(low: Point, high: Point, batch_size: int) -> float:

@@ -51,9 +51,8 @@ class CalibrationKey:
     @classmethod
     def of(cls, spec: ModelSpec, input_shape: Shape, core: str = REFERENCE_CORE) -> CalibrationKey:
         """Return the key of a model as a job has it."""
-        arguments = dict(spec.arguments)
-        if spec.name in ZOO:
-            arguments = {"num_classes": ZOO[spec.name].classes} | arguments
+        usual = {"num_classes": ZOO[spec.name].classes} if spec.name in ZOO else {}
+        arguments = usual | dict(spec.arguments)
         if spec.source is None:
             return cls(spec.name, arguments, None, input_shape, core)
         source_sha256 = hashlib.sha256(spec.source.encode()).hexdigest()

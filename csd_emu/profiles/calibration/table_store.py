@@ -78,8 +78,7 @@ class CalibrationStore:
 
     def locate(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> tuple[Path, CalibrationTable]:
         """Return what `require` returns, and the file that it is in."""
-        path = self._path(spec, input_shape, profile)
-        if path is None:
+        if (path := self._path(spec, input_shape, profile)) is None:
             key = CalibrationKey.of(spec, input_shape)
             raise CalibrationError(
                 f"model {spec.name!r} with {dict(key.arguments)} has no calibration table for images of "

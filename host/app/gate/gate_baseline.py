@@ -133,8 +133,7 @@ def check_comparable(path: Path, baseline: GateBaseline, job: JobConfig, array: 
         ConfigurationError: it cannot; every difference is named.
     """
     mine = {"job": describe_job(job), "array": describe_array(array), "engine": array.engine}
-    theirs = {"job": baseline.job, "array": baseline.array, "engine": baseline.engine}
-    differences = list_differences(theirs, mine)
+    differences = list_differences({"job": baseline.job, "array": baseline.array, "engine": baseline.engine}, mine)
     if differences:
         raise _incomparable(path, differences)
 

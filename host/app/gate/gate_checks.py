@@ -145,8 +145,7 @@ def expect(
     """
     figures = {}
     for name, kind in KINDS.items():
-        band = bands.get(name, DEFAULT_BAND)
-        if band is None:
+        if (band := bands.get(name, DEFAULT_BAND)) is None:
             continue
         check_wall(name, clock, bands)
         if not math.isfinite(measured[name]) or measured[name] <= 0:
@@ -189,8 +188,7 @@ def parse_bands(texts: Iterable[str]) -> dict[str, float | None]:
     bands: dict[str, float | None] = {}
     for text in texts:
         name, equals, share = (part.strip() for part in text.partition("="))
-        name = renamed_figure(name, f"--band {text}")
-        if name not in KINDS or not equals:
+        if (name := renamed_figure(name, f"--band {text}")) not in KINDS or not equals:
             raise ConfigurationError(
                 f"--band {text}: write FIGURE=SHARE, for example accuracy=2%; the figures are {', '.join(KINDS)}"
             )

@@ -64,8 +64,7 @@ def measure(rounds: Sequence[RoundRecord]) -> dict[str, float]:
 
     Rounds without records say nothing of rates; `list_failures` names them.
     """
-    trained = [record for record in rounds if record.records_per_device_second > 0]
-    if not trained:
+    if not (trained := [record for record in rounds if record.records_per_device_second > 0]):
         accuracy = rounds[-1].accuracy if rounds else 0.0
         return {"accuracy": accuracy, "records_per_device_second": 0.0, "joules_per_record": 0.0}
     return {
@@ -90,8 +89,7 @@ def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[
     failures = [f"{loss}; the figures are those of fewer drives" for loss in losses]
     if not rounds:
         return [*failures, "the run has no round"]
-    idle = [str(record.round) for record in rounds if record.samples == 0]
-    if idle:
+    if idle := [str(record.round) for record in rounds if record.samples == 0]:
         failures.append(f"{len(idle)} of {len(rounds)} rounds trained on nothing in time: {', '.join(idle)}")
     return failures
 
@@ -212,8 +210,7 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
     check_clock(gate.baseline, before, summary.clock)
     figures = _with_bands(before.figures, gate)
     compared = [judge(name, figure, measured[name]) for name, figure in figures.items()]
-    notes += describe_sampling(figures, summary.sampling)
-    notes += describe_cancelled(before.figures, summary.bands)
+    notes += [*describe_sampling(figures, summary.sampling), *describe_cancelled(before.figures, summary.bands)]
     passed = summary.reached and not failures and all(each.verdict is Verdict.WITHIN for each in compared)
     return GateReport(passed, str(gate.baseline), False, compared, failures, changed, notes, summary)
 
@@ -232,11 +229,11 @@ def _with_bands(figures: Mapping[str, ExpectedFigure], gate: Gate) -> dict[str, 
         raise ConfigurationError(
             f"--band: {gate.baseline} has no {', '.join(missing)}; make it anew with --update-baseline"
         )
-    kept = {}
-    for name, figure in figures.items():
-        band = gate.bands.get(name, figure.band)
-        if band is not None:
-            kept[name] = msgspec.structs.replace(figure, band=band)
+    kept = {
+        name: msgspec.structs.replace(figure, band=band)
+        for name, figure in figures.items()
+        if (band := gate.bands.get(name, figure.band)) is not None
+    }
     if not kept:
         raise _nothing_left()
     return kept

@@ -108,8 +108,7 @@ def file_name(test: str) -> str:
     Where that leaves more out than the usual ``/`` and ``::``, a hash tells it from others of which the same is left.
     """
     usual = test.replace("::", "-").replace("/", "-")
-    name = _NOT_IN_NAMES.sub("-", usual).strip("-.")
-    if name == usual and len(name) <= _LONGEST_NAME:
+    if (name := _NOT_IN_NAMES.sub("-", usual).strip("-.")) == usual and len(name) <= _LONGEST_NAME:
         return name
     digest = hashlib.sha256(test.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARACTERS]
     return f"{name[: _LONGEST_NAME - _HASH_CHARACTERS - 1]}-{digest}".lstrip("-")

@@ -209,8 +209,7 @@ class CsdArray:
         """
         self.harmed = True
         values = {"device": device, "fault": fault, "weight": weight, "after": after_seconds}
-        answer = self._keeper.ask("inject", timeout_seconds, **values, duration=duration_seconds)
-        return str(answer["detail"])
+        return str(self._keeper.ask("inject", timeout_seconds, **values, duration=duration_seconds)["detail"])
 
     @property
     def busy(self) -> bool:
@@ -261,8 +260,7 @@ class CsdArray:
         from csd_emu.util.yaml_files import load_yaml  # pydantic and YAML: most tests have their jobs as mappings
 
         path = self._folder / job
-        content = load_yaml(path)
-        if not isinstance(content, dict):
+        if not isinstance(content := load_yaml(path), dict):
             raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
         return {"job": {**content, **changes}, "where": str(path), "folder": str(path.parent)}
 

@@ -29,8 +29,7 @@ from firmware_agent.common.errors import ConfigurationError, CsdError, user_erro
 from host.app.array_actions import bring_up, sweep
 from host.app.inject_fault import Injection, inject_fault
 from host.config.job_file import DEFAULT_DATA
-from host.core.console import errors as spoken
-from host.core.console import log_to_terminal
+from host.core.console import errors, log_to_terminal
 from host.core.interrupts import INTERRUPTS
 from host.fleet.array_state import ArrayState
 from host.fleet.lifecycle import ArrayRequest, fetch_consoles, list_running
@@ -84,11 +83,11 @@ class Keeper:
         except (CsdError, OSError) as error:
             kind = next((c.__name__ for c in type(error).__mro__ if c.__module__ == CsdError.__module__), "CsdError")
             answer = {"number": number, "error": kind, "message": str(error)}
-            spoken.print(f"{kind}: {error}", markup=False)
+            errors.print(f"{kind}: {error}", markup=False)
         except user_errors() as error:  # a bug, or code of the project's that ends its program
             told = "".join(traceback.format_exception(error))
             answer = {"number": number, "error": CsdError.__name__, "message": f"{error!r} in the keeper:\n{told}"}
-            spoken.print(told, markup=False)
+            errors.print(told, markup=False)
         with self._lock:
             self._answers.write(json.dumps(answer).encode() + b"\n")
             self._answers.flush()

@@ -89,8 +89,7 @@ def csd_array(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach to a failing test what its drives said: they may be gone when someone reads the report."""
     report = yield
-    array = item.stash.get(_array, None)
-    if array is not None and report.failed and report.when != "teardown":
+    if (array := item.stash.get(_array, None)) is not None and report.failed and report.when != "teardown":
         array.failed = True
         report.sections += array.describe()
     return report
@@ -99,8 +98,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End what is still up, also after Ctrl-C."""
-    lab = session.config.stash.get(_lab, None)
-    if lab is not None:
+    if (lab := session.config.stash.get(_lab, None)) is not None:
         lab.close()
 
 

@@ -63,8 +63,7 @@ async def relay(host: str, port: int) -> None:
     Raises:
         EnvironmentUnfit: the relay is missing, or has ended.
     """
-    program = shutil.which(RELAY)
-    if program is None:
+    if (program := shutil.which(RELAY)) is None:
         raise EnvironmentUnfit(f"{RELAY}, which connects the drives with the host, is not installed; rebuild the image")
     ends = f"TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr,nodelay", f"TCP:{host}:{port},nodelay"
     # Agents dial until a host listens: that none does yet is no news.

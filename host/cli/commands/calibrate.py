@@ -69,8 +69,7 @@ def calibrate(
         from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
-        spec = read_spec(model, classes, argument or [])
-        request = read_request(spec, shape, batches, steps, memory, seed, layers)
+        request = read_request(read_spec(model, classes, argument or []), shape, batches, steps, memory, seed, layers)
         real = _real_drive(inventory, drive, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:
@@ -110,8 +109,7 @@ def print_calibration(report: CalibrationReport) -> None:
     for row in report.rows:
         phases = row.reference_seconds
         seconds = (phases.forward, phases.backward, phases.update, phases.total, row.profile_seconds.total)
-        cells = [f"{value:.4g}" for value in seconds]
-        cells += [format_bytes(row.peak_memory_bytes), _layers_cell(row)]
+        cells = [*(f"{value:.4g}" for value in seconds), format_bytes(row.peak_memory_bytes), _layers_cell(row)]
         table.add_row(str(row.batch_size), *cells, f"{row.wall_seconds:.0f}")
     console.print(table)
     console.print(

@@ -93,12 +93,11 @@ def print_deploy(report: DeployReport, columns: Sequence[str]) -> None:
     shown = [name for name in columns if any(drive.facts.get(name) is not None for drive in report.drives)]
     table = Table("drive", "result", *(_heading(name) for name in shown), "what")
     for drive in report.drives:
-        bad = drive.result == "failed"
         table.add_row(
             drive.drive,
             f"[{_COLOURS[drive.result]}]{drive.result}[/]",
             *(escape(_text(name, drive.facts.get(name))) for name in shown),
-            "see below" if bad else escape(drive.what),
+            "see below" if drive.result == "failed" else escape(drive.what),
         )
     print_whole(table)
     for drive in report.drives:
@@ -141,8 +140,7 @@ class LiveBoard:
     def __init__(self, quiet: bool = False) -> None:
         """Show nothing if `quiet`."""
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
-        hidden = quiet or not errors.is_terminal
-        self._bar = Progress(*columns, console=errors, transient=True, disable=hidden)
+        self._bar = Progress(*columns, console=errors, transient=True, disable=quiet or not errors.is_terminal)
         self._all = self._bar.add_task("all drives", total=None)
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()
@@ -163,8 +161,7 @@ class LiveBoard:
         """See `Board`."""
         text = escape(f"{drive}: {what}")
         with self._lock:
-            task = self._tasks.get(drive)
-            if task is None:
+            if (task := self._tasks.get(drive)) is None:
                 task = self._tasks[drive] = self._bar.add_task(text, total=None)
         self._bar.update(task, description=text, total=None if share is None else 1.0, completed=share or 0.0)
 

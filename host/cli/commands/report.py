@@ -61,8 +61,7 @@ def print_report(report: ReportOutput) -> None:
     """Print where the report is, and the comparison in short."""
     for note in report.notes:
         console.print(note, soft_wrap=True)
-    comparison = report.comparison
-    if comparison.band:
+    if (comparison := report.comparison).band:
         slow, fast = comparison.band[-1], comparison.band[0]
         console.print(
             f"against a host that trains alone: {slow.speedup:.3g} to {fast.speedup:.3g} times its speed, "

@@ -84,8 +84,7 @@ def run(
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
     else:
-        keys = None if prefer is None else {"prefer": prefer}
-        changes = JobChanges(tuner, comm, placement, keys)
+        changes = JobChanges(tuner, comm, placement, None if prefer is None else {"prefer": prefer})
         request = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
@@ -233,8 +232,7 @@ def print_gate(report: GateReport) -> None:
         console.print(f"failed: {failure}", soft_wrap=True, markup=False)
     for note in report.notes:
         console.print(note, soft_wrap=True, markup=False)
-    summary = report.summary
-    if summary.target_accuracy is not None and not summary.reached:
+    if (summary := report.summary).target_accuracy is not None and not summary.reached:
         accuracy = format_accuracy(summary.accuracy)
         console.print(f"accuracy {accuracy}: the job's target {summary.target_accuracy} was missed")
     verdict = "written" if report.written else "passed" if report.passed else "failed"

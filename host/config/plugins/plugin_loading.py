@@ -118,8 +118,7 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
     code = source.encode() if source is not None else _code_of(target)
     options = read_options(target, section.options, kind.given, kind.word)
-    digest = hashlib.sha256(code).hexdigest() if code else ""
-    return Plugin(kind, section.name, target, options, source, digest)
+    return Plugin(kind, section.name, target, options, source, hashlib.sha256(code).hexdigest() if code else "")
 
 
 def check_plugin(kind: Registry, section: UserSection, folder: Path) -> None:

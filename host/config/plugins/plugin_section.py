@@ -68,8 +68,7 @@ def read_options(
             try:
                 # As JSON, so that a list may become a tuple and a string an enumeration's member, and nothing else is
                 # converted.
-                text = json.dumps(options[name])
-                values[name] = TypeAdapter(hints.get(name, Any)).validate_json(text, strict=True)
+                values[name] = TypeAdapter(hints.get(name, Any)).validate_json(json.dumps(options[name]), strict=True)
             except ValidationError as error:
                 problems += [f"{where}.{name}{_describe(detail)}" for detail in error.errors(include_url=False)]
             except (PydanticSchemaGenerationError, PydanticUserError) as error:
@@ -143,8 +142,7 @@ class UserSection(Config):
 
     @model_validator(mode="after")
     def _named_options(self) -> UserSection:
-        wrong = [key for key in self.options if not key.isidentifier()]
-        if wrong:
+        if wrong := [key for key in self.options if not key.isidentifier()]:
             raise ValueError(f"{wrong[0]!r} cannot be the name of an option; write it as in Python")
         return self
 

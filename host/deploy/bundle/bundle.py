@@ -158,8 +158,7 @@ class BundleStore:
     def _version(self, variant: Variant, base: Packed, progress: Progress) -> Packed:
         scripts = tree_hash(self._recipe.folder, "")
         words = (tree_hash(self._agent, ""), scripts, base.layer.id, variant.form.value, self._compiled_by(variant))
-        folder = self._place("version", words)
-        if not folder.is_dir():
+        if not (folder := self._place("version", words)).is_dir():
             progress.stage("pack the agent")
             with self._making(folder) as (tree, target):
                 self._fill_version(tree, variant, base.layer.id)
@@ -185,8 +184,7 @@ class BundleStore:
 
     def _compile(self, variant: Variant, tree: Path) -> None:
         """Compile the sources below `tree`, if a Python of the drive's version is on this machine."""
-        python = find_python(variant.python)
-        if python is not None:
+        if (python := find_python(variant.python)) is not None:
             site = tree / ROOTFS_SITE
             sources = [
                 path.relative_to(tree)

@@ -107,15 +107,13 @@ def _pack(tree: Path, target: Path, number: int, members: Sequence[Path]) -> Lay
     ):
         for path in members:
             _add(tar, tree, path)
-    unpacked = sum(_unpacked(path) for path in members)
-    return LayerArchive(file.name, file_sha256(file), file.stat().st_size, unpacked)
+    return LayerArchive(file.name, file_sha256(file), file.stat().st_size, sum(_unpacked(path) for path in members))
 
 
 def _add(tar: tarfile.TarFile, tree: Path, path: Path) -> None:
     info = tarfile.TarInfo(path.relative_to(tree).as_posix())
     info.mtime = _MODIFIED_UNIX_SECONDS
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK((found := path.lstat()).st_mode):
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, os.readlink(path), 0o777
         tar.addfile(info)
     elif stat.S_ISDIR(found.st_mode):

@@ -91,8 +91,7 @@ def enrol(
         now: this server's date; the drive's own does not count.
     """
     now = now or datetime.datetime.now(datetime.UTC)
-    control = Control(site.shell, site.layout)
-    if not control.status(site.deadline).version:
+    if not (control := Control(site.shell, site.layout)).status(site.deadline).version:
         raise DriveUnfit(f"drive {site.drive.name}: nothing is installed; run csd-emu deploy install")
     known, found = serials.find(site.drive.name), _certificate(site, authority)
     if found is not None and known not in (None, f"{found.serial_number:x}"):
@@ -125,9 +124,7 @@ def _certificate(site: DriveSite, authority: Authority) -> x509.Certificate | No
     except ValueError:
         return None
     names = [str(part.value) for part in parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if names != [site.drive.name] or not authority.has_issued(parsed):
-        return None
-    return parsed
+    return parsed if names == [site.drive.name] and authority.has_issued(parsed) else None
 
 
 def _send(site: DriveSite, name: str, content: bytes) -> None:

@@ -131,12 +131,10 @@ class Installation:
                 f"drive {self.site.drive.name}: {self.site.layout.folder} is there but is not csd-emu's; "
                 "give another folder in the inventory"
             )
-        parts = [part for packed in self._missing() for part in self._parts(packed)]
-        if not parts:
+        if not (parts := [part for packed in self._missing() for part in self._parts(packed)]):
             return
         needed = sum(part.unpacked_bytes for part in parts) + max(part.packed_bytes for part in parts) + _SPARE_BYTES
-        free = self._found.free_bytes
-        if needed > free:
+        if needed > (free := self._found.free_bytes):
             raise DriveUnfit(
                 f"drive {self.site.drive.name}: {self.site.layout.folder}: {free / _MEGA:.0f} MB are free, the "
                 f"installation needs {needed / _MEGA:.0f} MB; free some space, or give another folder"
@@ -246,8 +244,7 @@ fi && rm -f incoming/{identity}.done && sync && mv -f incoming/{identity} versio
     def _step(self, name: str, command: str) -> None:
         if name != "unpack":
             self.site.show(name, None)
-        answer = self.site.shell.run(command, self.site.deadline, root=True)
-        if answer.code:
+        if (answer := self.site.shell.run(command, self.site.deadline, root=True)).code:
             raise InstallFailed(f"drive {self.site.drive.name}: {_explain(name, answer.code, answer.err)}")
 
 

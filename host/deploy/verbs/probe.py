@@ -24,8 +24,7 @@ def read_facts(shell: Shell, drive: DriveEntry, deadline: Deadline) -> Facts:
         DriveUnfit: it has no POSIX shell that runs the script.
     """
     line = f"/bin/sh -s -- {shlex.quote(drive.folder)} {shlex.quote(drive.data or '')}"
-    answer = shell.run(line, deadline, SCRIPT.read_bytes())
-    if answer.code != 0 and not answer.out:
+    if (answer := shell.run(line, deadline, SCRIPT.read_bytes())).code != 0 and not answer.out:
         said = (answer.err.strip().splitlines() or ["it said nothing"])[-1]
         raise DriveUnfit(
             f"drive {drive.name}: has no POSIX shell that runs scripts ({said}); see what `ssh` says there"

@@ -42,8 +42,7 @@ def start(site: DriveSite) -> VerbOutcome:
 
 def stop(site: DriveSite) -> VerbOutcome:
     """Stop the agent, now and after every boot."""
-    before = _installed(site)
-    if before.state == "stopped":
+    if (before := _installed(site)).state == "stopped":
         return _outcome(site, VerbResult.UNCHANGED, "the agent does not run", before)
     if site.dry_run:
         return _outcome(site, VerbResult.PLANNED, "would stop the agent", before)
@@ -55,8 +54,7 @@ def stop(site: DriveSite) -> VerbOutcome:
 
 def status(site: DriveSite) -> VerbOutcome:
     """Say what the agent does."""
-    found = _control(site).status(site.deadline)
-    if not found.version:
+    if not (found := _control(site).status(site.deadline)).version:
         return _outcome(site, VerbResult.DONE, "nothing is installed", found)
     if found.state == "running":
         what = f"running for array {found.array} as {found.device}"
@@ -84,8 +82,7 @@ def rollback(site: DriveSite) -> VerbOutcome:
     Raises:
         InstallFailed: it does not run.
     """
-    before = _installed(site)
-    if not before.previous or before.previous == before.version:
+    if not (before := _installed(site)).previous or before.previous == before.version:
         raise DriveUnfit(
             f"drive {site.drive.name}: there is no previous version to go back to; install the one you want"
         )
@@ -113,8 +110,7 @@ def uninstall(site: DriveSite) -> VerbOutcome:
     found = survey(site)
     if found.foreign:
         raise DriveUnfit(f"drive {site.drive.name}: {site.layout.folder} is not csd-emu's; nothing was removed")
-    here = site.shell.run(f"[ -f {folder}/.csd-emu ]", site.deadline, root=True)
-    if here.code:
+    if site.shell.run(f"[ -f {folder}/.csd-emu ]", site.deadline, root=True).code:
         return VerbOutcome(site.drive.name, VerbResult.UNCHANGED, "nothing is installed")
     if site.dry_run:
         return VerbOutcome(site.drive.name, VerbResult.PLANNED, f"would stop the agent and remove {site.layout.folder}")
@@ -135,8 +131,7 @@ def _control(site: DriveSite) -> Control:
 
 
 def _installed(site: DriveSite) -> AgentStatus:
-    found = _control(site).status(site.deadline)
-    if not found.version:
+    if not (found := _control(site).status(site.deadline)).version:
         raise DriveUnfit(f"drive {site.drive.name}: nothing is installed; run csd-emu deploy install")
     return found
 

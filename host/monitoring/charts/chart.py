@@ -151,8 +151,7 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     for number in range(buckets):
         bucket = inner[number * len(inner) // buckets : (number + 1) * len(inner) // buckets]
         known = [index for index in bucket if math.isfinite(points[index][1])] or list(bucket[:1])
-        kept.add(min(known, key=lambda index: points[index][1]))
-        kept.add(max(known, key=lambda index: points[index][-1]))
+        kept |= {min(known, key=lambda index: points[index][1]), max(known, key=lambda index: points[index][-1])}
     return [points[index] for index in sorted(kept)]
 
 

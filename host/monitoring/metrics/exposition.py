@@ -51,8 +51,7 @@ class Exposition:
             return [*headers, ("Content-Encoding", "gzip")], page.compressed
 
     def _page(self, open_metrics: bool) -> _Page:
-        page = self._pages.get(open_metrics)
-        if page is None or page.version != self._state.version:
+        if (page := self._pages.get(open_metrics)) is None or page.version != self._state.version:
             version, text = self._state.render(open_metrics)
             page = self._pages[open_metrics] = _Page(version, text.encode())
         return page

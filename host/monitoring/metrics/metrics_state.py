@@ -219,8 +219,7 @@ class MetricsState(RunListener):
     def _describe(self, start: RunStart) -> None:
         """Take what drives with a session said of themselves; the counters of a new one begin at 0."""
         for facts in start.list_devices():
-            known = self._devices[facts.device]
-            if known.facts != facts:
+            if (known := self._devices[facts.device]).facts != facts:
                 known.facts = facts
                 begin_device(self._store, self._run.mode, facts, start.clock)
 

@@ -28,8 +28,7 @@ class Scrapers:
 
     def note(self, name: str, revision: int, now_seconds: float) -> None:
         """Note that `name` has got the state of this revision."""
-        before = self._known.get(name)
-        if before is None and len(self._known) >= _MOST_SCRAPERS:
+        if (before := self._known.get(name)) is None and len(self._known) >= _MOST_SCRAPERS:
             return
         interval = FIRST_GUESS_SECONDS / _PATIENCE if before is None else now_seconds - before.last_seconds
         self._known[name] = _Scraper(now_seconds, interval, revision)

@@ -54,8 +54,7 @@ class Store:
     def add(self, metric: Metric, labels: Labels, amount: float = 0.0) -> None:
         """Add to a counter; adding nothing makes its series begin at 0."""
         series = self._of(metric)
-        before = series.values.get(labels)
-        if before is None or amount:
+        if (before := series.values.get(labels)) is None or amount:
             series.values[labels] = ((before[0] if before is not None else 0.0) + amount,)
             self._note_change(series)
 
@@ -98,8 +97,7 @@ class Store:
         return series
 
     def _put(self, metric: Metric, labels: Labels, values: tuple[float, ...]) -> None:
-        series = self._of(metric)
-        if series.values.get(labels) != values:
+        if (series := self._of(metric)).values.get(labels) != values:
             series.values[labels] = values
             self._note_change(series)
 
@@ -118,8 +116,10 @@ def _template(metric: Metric, series: Iterable[Labels]) -> str:
     own = _braced(metric.labels)
     if metric.kind == "histogram":
         bounds = [*(str(bound) for bound in metric.buckets), "+Inf"]
-        lines = [f"{metric.name}_bucket{_braced(metric.labels, bound)} %%d.0\n" for bound in bounds]
-        lines += [f"{metric.name}_count{own} %%d.0\n", f"{metric.name}_sum{own} %%r\n"]
+        lines = [
+            *(f"{metric.name}_bucket{_braced(metric.labels, bound)} %%d.0\n" for bound in bounds),
+            *(f"{metric.name}_count{own} %%d.0\n", f"{metric.name}_sum{own} %%r\n"),
+        ]
     else:
         lines = [f"{metric.name}{own} %%r\n"]
     pattern = "".join(lines)

@@ -80,8 +80,7 @@ class Connections:
         with self._lock:
             now = self._now()
             for connection, each in self._open.items():
-                limit = ANSWER_SECONDS if each.asked else HEAD_SECONDS
-                if not each.ended and now - each.since_seconds > limit:
+                if not each.ended and now - each.since_seconds > (ANSWER_SECONDS if each.asked else HEAD_SECONDS):
                     self._finish(connection, each)
 
     def _end_oldest(self, peer: str) -> None:

@@ -54,7 +54,6 @@ def find_plotly() -> Path | None:
     """Return the plotting library's script; None without the package, which is found but not imported: that is slow."""
     found = importlib.util.find_spec("plotly")
     for folder in (found.submodule_search_locations if found is not None else None) or ():
-        path = Path(folder) / "package_data" / PLOTLY
-        if path.is_file():
+        if (path := Path(folder) / "package_data" / PLOTLY).is_file():
             return path
     return None

@@ -225,8 +225,7 @@ class History(RunListener):
 
     def _set_batches(self, now_seconds: float, batches: Mapping[str, int]) -> None:
         for device in batches.keys() & self._batches.keys():
-            known = self._batches[device]
-            if not known or known[-1][1] != batches[device]:
+            if not (known := self._batches[device]) or known[-1][1] != batches[device]:
                 self._batches[device] = [*known[1 - MOST_CHANGES :], (now_seconds, float(batches[device]))]
 
 

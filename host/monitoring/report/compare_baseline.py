@@ -72,8 +72,7 @@ def _reason(run: RunData, totals: RunStats) -> str:
             "The run's seconds are wall seconds of processes on this machine. They say nothing of a drive, so neither "
             "do they of what a host would take; counted or modelled drives are needed."
         )
-    host = run.host
-    if host is None or host.ratio is None:
+    if (host := run.host) is None or host.ratio is None:
         return "The host's profile is not known or says nothing of its speed in drives."
     if not totals.read_bytes or not totals.array_seconds:
         return "The records do not say what was read from flash, or how long the array took."

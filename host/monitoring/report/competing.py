@@ -35,8 +35,7 @@ def stand_ins(
         (round, drive) -> a part that was not slowed, None if there is none. Nothing of a synchronous run: its steps say
         themselves what was disturbed (see `undisturbed_share`).
     """
-    spells = list(_spells(events))
-    if not spells or any(record.steps for record in rounds):
+    if not (spells := list(_spells(events))) or any(record.steps for record in rounds):
         return {}
     slowed: list[tuple[int, DeviceRound]] = []
     fastest: dict[tuple[object, ...], DeviceRound] = {}
@@ -57,8 +56,7 @@ def stand_ins(
 
 def explain(rounds: Sequence[RoundRecord], events: Sequence[EventRecord], kinds: Mapping[str, str]) -> str:
     """Return what a reader must know of competing tasks, in a sentence or two; empty without any."""
-    found = stand_ins(rounds, events, kinds)
-    if not found:
+    if not (found := stand_ins(rounds, events, kinds)):
         return _explain_steps(rounds)
     without = sum(part is None for part in found.values())
     text = f"A competing task slowed drives down in {len(found)} parts of rounds. "

@@ -15,8 +15,7 @@ def format_number(value: float, digits: int = 4) -> str:
     """Return a number with so many significant digits, thousands set apart: ``format_number(12345.6) == "12,350"``."""
     if not math.isfinite(value):
         return "not a number"
-    rounded = float(f"{value:.{digits}g}")
-    if rounded and (abs(rounded) >= 1e12 or abs(rounded) < 1e-3):
+    if (rounded := float(f"{value:.{digits}g}")) and (abs(rounded) >= 1e12 or abs(rounded) < 1e-3):
         return f"{rounded:.{digits}g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded)))) if rounded else 0
     text = f"{rounded:,.{decimals}f}"

@@ -161,8 +161,7 @@ def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list
                     f"The last line of {path.name} was cut short and left out: the run ended while it was written."
                 )
                 break
-            record = decode_record(line)
-            if isinstance(record, EventRecord):
+            if isinstance(record := decode_record(line), EventRecord):
                 events.append(record)
             elif isinstance(record, FailureRecord):
                 failures.append(record.failure)

@@ -67,8 +67,7 @@ def list_decisions(
         events: of it; one of them says why layers are where they are.
         plan: which devices train, if a planner chose them.
     """
-    steps = list_steps(rounds)
-    if not steps:
+    if not (steps := list_steps(rounds)):
         return []
     changes = [change for record in rounds for change in record.transfer_changes]
     found = [*_layers(steps, events), *_batches(steps, list_retunes(rounds)), *_slices(steps, changes)]

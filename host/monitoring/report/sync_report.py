@@ -96,8 +96,7 @@ def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
 
 def _placement_tiles(steps: Sequence[StepRecord]) -> list[Tile]:
     """Return what the host had of the model, and what crossed for it; nothing of a model that was whole."""
-    placed = [step.placement for step in steps if step.placement is not None]
-    if not placed:
+    if not (placed := [step.placement for step in steps if step.placement is not None]):
         return []
     last = placed[-1]
     up, down = (sum(getattr(each, way) for each in placed) for way in ("up_bytes", "down_bytes"))

@@ -325,8 +325,7 @@ def _tidy(svg: bytes, name: str, alternative: str, tooltips: Mapping[str, str]) 
 def _add_tooltips(root: ElementTree.Element, tooltips: Mapping[str, str]) -> None:
     """Give elements a title: browsers show it when the pointer rests on them, without any script."""
     for element in root.iter():
-        text = tooltips.get(element.attrib.get("id", ""))
-        if text is not None:
+        if (text := tooltips.get(element.attrib.get("id", ""))) is not None:
             title = ElementTree.Element(f"{{{SVG}}}title")
             title.text = printable(text, 200)
             element.insert(0, title)

@@ -31,8 +31,7 @@ _MOST_MARKS = 60
 
 def step_charts(rounds: Sequence[RoundRecord], clock: str) -> list[Chart]:
     """Return the charts of all steps; none of a run without steps. `clock` is that of the array's seconds."""
-    steps = list_steps(rounds)
-    if not steps:
+    if not (steps := list_steps(rounds)):
         return []
     marks = make_marks(steps, list_retunes(rounds))
     return [_batch_chart(steps, marks), _rate_chart(steps, marks, clock), _imbalance_chart(steps, marks, clock)]
@@ -84,8 +83,10 @@ def _batch_chart(steps: Sequence[StepRecord], marks: list[Mark]) -> Chart:
     told = f"{sum(len(course.devices) for course in courses)} devices, global batch {first} first and {last} at the end"
     caption = "Records per step of each device; devices that always had the same share a line."
     caption += f" The area spans the other {count} devices." if others else ""
-    curves = [_band(numbers, others, f"{count} others, smallest to largest")] if others else []
-    curves += make_lines(((course.label, _held(numbers, course)) for course in lines), steps=True)
+    curves = [
+        *([_band(numbers, others, f"{count} others, smallest to largest")] if others else []),
+        *make_lines(((course.label, _held(numbers, course)) for course in lines), steps=True),
+    ]
     sizes = np.array([size for course in courses for size in course.sizes])
     positive, largest = sizes[sizes > 0], float(np.nanmax(sizes, initial=1.0))
     # Batches of a host and of drives differ tenfold: a logarithmic axis shows both, and 0 at its foot.
