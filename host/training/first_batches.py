@@ -8,7 +8,6 @@ of steps in which nothing overlaps, so a little too much where transfers do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +28,8 @@ from host.policies.batching.record_limit import limit
 from host.policies.batching.stannis import plan_batches
 from host.training.host_room import most_host_records, planned_room_bytes
 
-# STANNIS's batches for a cut are tried in these multiples: what the host's part costs each record depends on them all.
-_SCALES = tuple(2.0**power for power in range(-5, 3))
+# These shares of STANNIS's batches are tried for a cut: what the host's part costs each record depends on them all.
+_SCALES = tuple(2.0**power for power in range(-5, 1))
 # At first the host's part is taken to cost each record what it does in a step of so many.
 _HOST_RECORDS = 64
 # A step may have more records as long as the host's part costs each of them no more than this times as much.
@@ -83,7 +82,6 @@ def step_overhead(
         return lambda _: StepOverhead(exchange, crossing)
     model = host_model(host_table, host)
 
-    @cache
     def overhead_at(records: int) -> StepOverhead:
         whole = model.step_seconds(records)
         behind = whole.forward * (1 - front.forward_share) + whole.backward * (1 - front.backward_share)
@@ -102,7 +100,8 @@ def first_batches(
     """Return (nodes,) records per step: STANNIS's.
 
     Those of a model that is cut are no more than the host has room for. What its part costs each record depends on all
-    of them, so of several multiples of STANNIS's batches the smallest is taken that is within the knee of the best.
+    of them, so of several shares of STANNIS's batches the smallest is taken that is within the knee of the best.
+    With a `slow_batch` they stay.
 
     Args:
         config: the array.
@@ -116,14 +115,13 @@ def first_batches(
     """
     tables = list(speed_tables(classes).values())
     planned = plan_batches(tables, tuning, *overhead_at(_HOST_RECORDS)).batches
-    if front == WHOLE:
+    if front == WHOLE or tuning.slow_batch is not None:
         return planned
     moved_bytes = front.spared_bytes // SPARED_PARAMETER_COPIES
     room_bytes = planned_room_bytes(get_profile(config.host.profile))
     room = most_host_records(moved_bytes, front.spared_record_bytes, room_bytes)
     largest = np.array([table.largest_batch for table in tables])
-    scales = _SCALES if tuning.slow_batch is None else (1.0,)
-    tried = [np.clip(limit(np.minimum(by * planned, largest).astype(np.int64), room), 1, largest) for by in scales]
+    tried = [np.clip(limit(np.minimum(by * planned, largest).astype(np.int64), room), 1, largest) for by in _SCALES]
     rates = np.array([_records_per_second(tables, each, overhead_at) for each in tried])
     return tried[int((rates >= (1 - tuning.knee) * rates.max()).argmax())]
 
@@ -135,11 +133,17 @@ def _records_per_second(tables: Sequence[SpeedTable], batches: Batches, overhead
 
 
 def most_step_records(records: int, overhead_at: OverheadAt) -> int:
-    """Return with how many records a step costs each of them about what it does with so many `records`."""
-    most, cost = records, _DEARER * overhead_at(records).record_seconds
-    grown = records
-    while grown >= 1:
-        while most + grown <= _MOST_RECORDS and overhead_at(most + grown).record_seconds <= cost:
-            most += grown
+    """Return with how many records a step costs each of them about what it does with so many `records`, or less."""
+    cost = _DEARER * overhead_at(records).record_seconds
+
+    def is_as_cheap(count: int) -> bool:
+        return count <= _MOST_RECORDS and overhead_at(count).record_seconds <= cost
+
+    most = records
+    while is_as_cheap(2 * most):
+        most *= 2
+    grown = most // 2
+    while grown > most // 32:
+        most += grown * is_as_cheap(most + grown)
         grown //= 2
     return most

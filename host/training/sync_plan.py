@@ -220,7 +220,7 @@ def make_plan(
     profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
     watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
     overhead = overhead_at(sum(batches))
-    most = None if front == WHOLE else most_step_records(sum(batches), overhead_at)
+    most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
     return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
 
 

@@ -60,6 +60,7 @@ class FakePlanner:
         self._wanted, self._steps, self._batch = list(wanted), steps, batch
         self.observed: list[tuple[Trial, list[TrialStep]]] = []
         self.lost: list[str] = []
+        self.known: dict[str, float] = {}
         self.changed: list[tuple[dict[str, Sequence[tuple[int, float]]], PlannedAgain]] = []
 
     def next_trial(self) -> Trial | None:
@@ -97,9 +98,10 @@ class FakePlanner:
 
     def look_again(self, changed: Mapping[str, Sequence[tuple[int, float]]], again: PlannedAgain) -> None:
         self.changed.append((dict(changed), again))
+        self.known |= {node: steps[-1][1] / steps[-1][0] for node, steps in changed.items()}
 
     def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
-        return dict.fromkeys(batches, 1.0 / self._batch)
+        return {node: self.known.get(node, 1.0 / self._batch) for node in batches}
 
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         pairs = zip(self.cluster.kinds, configuration, strict=True)

@@ -175,11 +175,12 @@ class CutCosts:
 
     @cached_property
     def heaviness(self) -> Floats:
-        """(cuts,) how many times the host's share of the exchanged bytes is its share of the computing; 0 without any.
+        """(cuts,) how many times the host's share of the exchanged bytes is its share of arithmetic; 0 without any.
 
-        Infinity where it gets bytes and no computing.
+        Infinity where it gets bytes and no arithmetic.
         """
-        moved, compute = self.moved_parameters, self.moved_compute
+        operations = [layer.forward_operations + layer.backward_operations for layer in self.situation.layers]
+        moved, compute = self.moved_parameters, 1 - running_shares(operations)
         known = (moved > 0) & (compute > 0)
         ratio = np.divide(moved, compute, out=np.zeros_like(moved), where=known)
         return np.asarray(np.where((moved > 0) & (compute <= 0), np.inf, ratio))

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, StepCost
 from host.policies.selection.level_changes import STEPS_FOR_GOOD, LevelChanges
+
+# Batches that differ by no more than this share are no reason to begin anew.
+_ALIKE = 0.1
 
 
 @dataclass
@@ -33,9 +39,22 @@ class ChosenTraining:
     # Seconds in which each node is expected to compute a record with so many per step of all devices.
     _expected: tuple[tuple[int, ...], Mapping[str, float]] = field(default=((), {}))
 
-    def watch(self, cost: StepCost) -> None:
-        """Take what a step cost the whole array."""
-        if self.levels is not None and not cost.missing:
+    def begin(self, records: float, levels: LevelChanges | None) -> None:
+        """Train from now on, on so many records in all, with what was seen of `levels`, or without any."""
+        self.records, self.levels, self.due, self.stale, self._expected = records, levels, False, False, ((), {})
+
+    def is_kept(self, chosen: Mapping[int, int], here: npt.NDArray[np.bool]) -> bool:
+        """Return whether a new choice, with its batches, is so like this one that who tunes it goes on."""
+        if chosen.keys() != {number for number in self.chosen if here[number]}:
+            return False
+        own = dict(zip(self.chosen, self.inner.batches.tolist(), strict=True))
+        return not self.stale or all(abs(batch - own[number]) <= _ALIKE * batch for number, batch in chosen.items())
+
+    def watch(self, cost: StepCost, nodes: Sequence[str]) -> None:
+        """Take what a step cost the whole array, unless its batches are others, as in an epoch's last step."""
+        own = zip(self.chosen, self.inner.batches.tolist(), strict=True)
+        wanted = {nodes[number]: batch for number, batch in own if batch}
+        if self.levels is not None and not cost.missing and dict(cost.records) == wanted:
             longest = max(cost.compute_seconds.values(), default=0.0)
             self.levels.observe_step(cost.records, longest, cost.array_seconds)
 

@@ -15,7 +15,7 @@ class Members:
 
     Attributes:
         cluster: all that might train.
-        lost: nodes that failed.
+        lost: nodes that failed, until they are back.
     """
 
     def __init__(self, cluster: Cluster, wanted: Constraints, records: float, private: Mapping[str, float]) -> None:
@@ -53,10 +53,6 @@ class Members:
             raise ConfigurationError(f"{node!r} is no device of this plan; it cannot be lost")
         self.lost.add(node)
         self._refuse_nothing()
-
-    def regain(self, node: str) -> None:
-        """Note that a node that was lost is back."""
-        self.lost.discard(node)
 
     def nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part."""

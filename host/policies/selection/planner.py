@@ -104,11 +104,9 @@ class Planner:
         exchanged_since = self._changed.get(EXCHANGE, (0,))[0]
         for number, (batches, tried) in enumerate(self._history):
             kept = {node for node in batches if number >= self._changed.get(node, (0,))[0]}
-            if number < exchanged_since:  # what is no whole step says what its nodes did, and nothing else
-                kept.discard(next(iter(batches)))
             owns = [{n: own for n, own in each.compute_seconds.items() if n in kept} for each in tried.seen]
             steps = [replace(each, compute_seconds=own) for each, own in zip(tried.seen, owns, strict=True)]
-            self._observations.add(self._in_kinds(tried.trial, batches), steps)
+            self._observations.add(self._in_kinds(tried.trial, batches), steps, number >= exchanged_since)
         for node, (_, beside) in self._changed.items():
             self._observations.note(node, beside)
 
@@ -214,7 +212,7 @@ class Planner:
     def regain(self, node: str) -> None:
         """Note that a node that was lost may take part again."""
         self._ranking = None
-        self._members.regain(node)
+        self._members.lost.discard(node)
 
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         """Return which nodes take part: of each kind the first that are left, included ones first."""

@@ -14,7 +14,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune, StepCost
 from host.policies.selection.chosen_training import ChosenTraining
-from host.policies.selection.level_changes import EXCHANGE, LevelChanges
+from host.policies.selection.level_changes import EXCHANGE, STEPS_FOR_GOOD, LevelChanges
 from host.policies.selection.notices import Notices
 from host.policies.selection.planner_protocol import Decider, MakeInner, TrialDecision, batches_by_node
 from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
@@ -66,6 +66,8 @@ class PlanningTuner:
         # Who trained before what is left was looked at again.
         self._before: ChosenTraining | None = None
         self._step = 0
+        # How often what is left was looked at again, and before which step it is not: each time for twice as long.
+        self._looks = (0, 0)
         self._begun = False
 
     @property
@@ -118,7 +120,12 @@ class PlanningTuner:
     @property
     def is_computing(self) -> bool:
         """Whether it is to be decided who trains, or to be looked at again; this begins nothing, see `resting`."""
-        return self._trials.error is None and (self._training is None or self._training.due)
+        return self._is_deciding or (self._training is not None and self._trials.behind)
+
+    @property
+    def _is_deciding(self) -> bool:
+        training = self._training
+        return self._trials.error is None and (training is None or (training.due and self._step + 1 >= self._looks[1]))
 
     def idle(self) -> list[str]:
         """Return the names of the drives that take no part as of now."""
@@ -146,7 +153,7 @@ class PlanningTuner:
         self.begin()
         self._trials.watch(cost)
         if self._training is not None:
-            self._training.watch(cost)
+            self._training.watch(cost, self._nodes)
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
@@ -154,8 +161,8 @@ class PlanningTuner:
         self._step = step
         before, training = self.batches, self._training
         if training is not None:
-            if training.due and steps_left:
-                return self._look_again(training, before, steps_left)
+            if training.due and step >= self._looks[1] and (steps_left or 0) > STEPS_FOR_GOOD:
+                return self._look_again(training, before, steps_left or 0)
             own = np.asarray(compute_seconds)[list(training.chosen)]
             retune = training.inner.observe(step, own, steps_left)
             training.watch_levels(self._nodes, before, own, steps_left or 0, self._trials.record_seconds)
@@ -170,6 +177,7 @@ class PlanningTuner:
 
     def _look_again(self, training: ChosenTraining, before: Batches, steps_left: int) -> Retune | None:
         """Plan what is left, as some nodes' level has changed, or they came or went; nothing if all stays as it is."""
+        self._looks = self._looks[0] + 1, self._step + STEPS_FOR_GOOD * 2 ** self._looks[0]
         changed = {} if training.levels is None else training.levels.changed()
         training.stale = exchange = changed.pop(EXCHANGE, None) is not None
         share = min(1.0, steps_left * int(before.sum()) / training.records)
@@ -193,7 +201,7 @@ class PlanningTuner:
         gone[list(here)] = False
         self._here[:] = False
         self._here[list(here)] = True
-        if self.is_computing:
+        if self._is_deciding:
             self._lose(np.flatnonzero(gone), "left in pre-training")
 
     def leave(self, device: int) -> Retune:
@@ -211,13 +219,13 @@ class PlanningTuner:
         """Note that a device is back: it trains if it was chosen."""
         self.begin()
         self._here[device] = True
-        node, again = self._nodes[device], self._training is not None and not self._trials.handed_over
-        if again:
+        node, training = self._nodes[device], self._training or self._before
+        if training is not None and not self._trials.handed_over:
             self._trials.regain(node)
-        if self._inner is not None and device in self._chosen:
-            return self._widen(self._inner.join(list(self._chosen).index(device)))
-        if self._training is not None and again and node not in self._came:
-            self._came.add(node)
+        if training is not None and device in training.chosen:
+            retune = training.inner.join(list(training.chosen).index(device))
+            return self._widen(retune) if self._training is not None else self._retune(self.batches, retune.reason)
+        if self._training is not None and self._training.levels is not None:
             self._training.due = True
             return self._retune(self.batches, f"{node} is back; who trains is looked at again")
         if self._trials.handed_over and self._inner is None and node in self._trials.lost and node not in self._came:
@@ -243,12 +251,12 @@ class PlanningTuner:
             here["planning"] = self._trials.state()
             if not self._trials.handed_over:  # what is looked at again begins again
                 here["planning"]["trying"] = None
-            here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun}
+            here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun, "looks": list(self._looks)}
         if training is None:
             return here
         chosen = {"nodes": list(training.chosen), "batches": list(training.chosen.values())}
         levels = msgspec.to_builtins(training.levels)
-        inner = {"inner": training.inner.state(), "beside_seconds": training.beside_seconds}
+        inner = {"inner": training.inner.state(), "beside_seconds": training.beside_seconds, "due": training.due}
         return here | {"chosen": chosen, **inner, "levels": levels, "records": training.records}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -260,6 +268,7 @@ class PlanningTuner:
         if "planning" in state:  # not of a release before, unless it may be handed over
             self._trials.load_state(state["planning"])
             self._came, self._step, self._begun = set(state["came"]), int(state["step"]), bool(state["begun"])
+            self._looks = msgspec.convert(state.get("looks", (0, 0)), tuple[int, int])
         if not self._trials.handed_over:
             self._lose_absent()
         if "chosen" not in state:
@@ -270,7 +279,7 @@ class PlanningTuner:
         inner.inner.load_state(state["inner"])
         if state.get("levels") is not None:
             inner.records, inner.levels = float(state["records"]), msgspec.convert(state["levels"], LevelChanges)
-            inner.due = bool(inner.levels.changed())
+            inner.due = bool(state.get("due")) or bool(inner.levels.changed())
         if self._trials.handed_over and not decided and (plan := self._trials.decide()) is not None:
             self._tell_decided(plan)
 
@@ -298,15 +307,14 @@ class PlanningTuner:
         plan = self._trials.decide()
         batches = {} if plan is None else batches_by_node(self._trials.planner, plan.chosen)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
-        alike = before is not None and numbers.keys() == {n for n in before.chosen if self._here[n]}
-        if before is not None and (plan is None or (alike and not before.stale)):
+        if before is not None and (plan is None or before.is_kept(numbers, self._here)):
             # Where nothing keeps to the limits any more they train on too.
             self._trials.error, self._training = None, before
             self._watch(before, before.records)
             return "those that train go on"
         if plan is None:
             return f"nothing was chosen: {self._trials.error}"
-        each = self._trials.record_seconds(batches)
+        each = {} if self._trials.handed_over else self._trials.record_seconds(batches)
         longest = max((each[node] * batch for node, batch in batches.items() if node in each), default=None)
         beside_seconds = None if longest is None else max(0.0, plan.chosen.step_seconds - longest)
         training = self._hand_over(dict(sorted(numbers.items())), beside_seconds)
@@ -317,9 +325,7 @@ class PlanningTuner:
 
     def _watch(self, training: ChosenTraining, records: float) -> None:
         """Watch levels, of what was measured; several servers do not, for each would have to decide the same."""
-        training.records, training.due = records, False
-        if not self._trials.handed_over:
-            training.levels = LevelChanges()
+        training.begin(records, None if self._trials.handed_over else LevelChanges())
 
     def _tell_decided(self, plan: SelectionPlan) -> None:
         trials = self._trials
@@ -340,9 +346,9 @@ class PlanningTuner:
         retune = self._widen(self._training.inner.leave(list(self._chosen).index(device)))
         if self._here[list(self._chosen)].any():
             others = set(np.flatnonzero(self._here).tolist()).difference(self._chosen)
-            if others and not self._trials.handed_over:
-                self._lose(np.flatnonzero(~self._here), "left")
+            if others and self._training.levels is not None:
                 self._training.due = True
+                self._lose(np.flatnonzero(~self._here), "left")
             return retune
         self._lose(self._chosen, "was chosen and left")
         self._lose(np.flatnonzero(~self._here), "left")

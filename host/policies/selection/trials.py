@@ -184,6 +184,11 @@ class Trials:
             self._record(Regained(node))
             self.planner.regain(node)
 
+    @property
+    def behind(self) -> bool:
+        """Whether the planner is still to be told what another one was: that takes as long as it did."""
+        return self._repeated < len(self._calls)
+
     def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
         """Return what `Decider.record_seconds` does."""
         self._catch_up()

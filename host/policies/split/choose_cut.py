@@ -6,7 +6,7 @@ fraction of the host, that often leaves them the first layers alone, whose activ
 
 **`relieve_wire`** is the rule of Park et al. (RALP, algorithms section 4 of the design notes) with a number of ours:
 only late layers move that are heavy on the wire and light in arithmetic. The host's share of the exchanged bytes is at
-least `HEAVY` times its share of the computing, and the cut saves bytes. Of these only such cuts are made as would win
+least `HEAVY` times its share of the arithmetic, and the cut saves bytes. Of these only such cuts are made as would win
 with a host that computes the moved layers of all drives' records no sooner than the slowest drive would its own. So
 where computing dominates the wire nothing moves, however fast the host is. If nothing else fits into the memory that
 there is, any cut may be made.
@@ -63,7 +63,7 @@ def decide(situation: SplitProblem, *, heavy: float = 0.0) -> CutDecision:
 
     Args:
         situation: model, devices, link and schedule.
-        heavy: how many times the host's share of the bytes must be its share of the computing, and the cut relieve the
+        heavy: how many times the host's share of the bytes must be its share of the arithmetic, and the cut relieve the
             wire; 0 lets any layer move, for the host's speed alone too.
 
     Raises:

@@ -71,7 +71,8 @@ def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUT
     situation = make_situation(request, store)
     chooser: SplitPolicy = SPLIT_POLICY.load(policy)()
     first = CutChoice(request, situation, chooser.decide(situation))
-    choice = first if request.batches_for is None else _settle_cut(first, store, chooser.decide)
+    planned = request.batches_for
+    choice = first if planned is None else _settle_cut(first, planned, store, chooser.decide)
     return replace(choice, decision=replace(choice.decision, policy=policy))
 
 
@@ -86,23 +87,22 @@ def decide_at(choice: CutChoice, end: End, store: CalibrationStore) -> CutDecisi
     return replace(policy.decide(table.situation), rows=table.rows(table.work_out(known)))
 
 
-def _settle_cut(first: CutChoice, store: CalibrationStore, decide: Decide) -> CutChoice:
+def _settle_cut(
+    first: CutChoice, planned: Callable[[str], Mapping[str, int]], store: CalibrationStore, decide: Decide
+) -> CutChoice:
     rivals = dict[str, CutChoice]()
-    looked_at: list[Mapping[str, int]] = []
-    waiting = [first.request.batches, *(_scaled(first.request.batches, by) for by in _SCALES)]
-    while waiting:
-        batches = waiting.pop(0)
-        if batches in looked_at:
-            continue
-        looked_at.append(batches)
+    tried = [first.request.batches, *(_scaled(first.request.batches, by) for by in _SCALES)]
+    for batches in tried:  # which grow on the way
         with suppress(ConfigurationError):  # with these batches nothing fits
-            layer = first.decision.layer
-            if len(looked_at) > 1:
-                layer = decide(_with_batches(first, batches, store).situation).layer
+            own = first if batches is tried[0] else _with_batches(first, batches, store)
+            layer = (first.decision if own is first else decide(own.situation)).layer
             if layer is not None and layer not in rivals:
-                rivals[layer] = own = _with_batches_of(first, layer, store)
-                waiting.append(own.request.batches)
+                own = _with_batches(first, planned(layer), store)
+                rivals[layer] = replace(own, decision=decide_for(own.situation, layer, _BEST_TRIED))
+                tried += [own.request.batches] * (own.request.batches not in tried)
     best = max(rivals.values(), key=lambda each: each.records_per_second, default=first)
+    if not rivals and first.decision.layer is None:
+        return first
     if not rivals or first.decision.unmoved_seconds is None:
         return best if rivals else _unmoved(first, "no cut fits with the batches that are planned for it")
     unmoved = first.situation.records / first.decision.unmoved_seconds
@@ -127,17 +127,6 @@ def _with_batches(first: CutChoice, batches: Mapping[str, int], store: Calibrati
     """Return the same job with other batches; the decision is still the first one's."""
     request = replace(first.request, batches=batches)
     return replace(first, request=request, situation=make_situation(request, store, first.situation.layers))
-
-
-def _with_batches_of(first: CutChoice, layer: str, store: CalibrationStore) -> CutChoice:
-    """Return a cut with the batches that a run with it begins with.
-
-    Raises:
-        ConfigurationError: it does not fit.
-    """
-    planned = first.request.batches_for
-    own = _with_batches(first, first.request.batches if planned is None else planned(layer), store)
-    return replace(own, decision=decide_for(own.situation, layer, _BEST_TRIED))
 
 
 def explain(decision: CutDecision) -> list[str]:

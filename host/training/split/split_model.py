@@ -19,7 +19,7 @@ from host.core.device_time import StepModel
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares
 from host.policies.batching.client_layers import Front
-from host.training.host_room import host_bytes, host_room_bytes, most_host_records
+from host.training.host_room import host_bytes, most_host_records, planned_room_bytes
 
 NONE, AUTO = "none", "auto"
 
@@ -82,8 +82,8 @@ class SplitModelInfo:
                 )
 
     def most_records(self, host: Profile) -> int:
-        """Return for how many records of a step the host, and this machine, have room."""
-        return most_host_records(self.moved_bytes, self.point.tail_bytes, host_room_bytes(host))
+        """Return for how many records of a step the host, and this machine, have room that is planned for."""
+        return most_host_records(self.moved_bytes, self.point.tail_bytes, planned_room_bytes(host))
 
     def tail_seconds(
         self, records: int, fronts: Sequence[PhaseSeconds], host: StepModel | None, ratio: float | None

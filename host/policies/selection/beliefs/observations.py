@@ -109,8 +109,10 @@ class Observations:
             if counts == configuration and nearly_same(np.array(batches), np.array(own)).all()
         )
 
-    def add(self, trial: Trial, seen: Sequence[TrialStep]) -> None:
+    def add(self, trial: Trial, seen: Sequence[TrialStep], whole_steps: bool = True) -> None:
         """Take the steps of a trial; only steps in which each device returned say what a step costs.
+
+        Where they are no `whole_steps`, none does: what is beside computing has changed since.
 
         Raises:
             ConfigurationError: a figure is not positive, or of a node that there is not; nothing is taken then.
@@ -122,7 +124,7 @@ class Observations:
         row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
         for each in seen:
             ratios = {node: self._log_ratio(node, seconds, trial) for node, seconds in each.compute_seconds.items()}
-            whole = len(each.compute_seconds) == sum(trial.configuration)
+            whole = whole_steps and len(each.compute_seconds) == sum(trial.configuration)
             output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
             row.steps.append((ratios, output if whole else None))
         self._settle()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host.core.tuning.batch_tuner import DeviceSelector, Retune
+from host.core.tuning.batch_tuner import DeviceSelector, Retune, StepCost
 from host.policies.batching.fixed import FixedBatches
 from host.policies.selection.cluster import Configuration
 from host.policies.selection.level_changes import MOST_OF_THEM, STEPS_FOR_GOOD
@@ -471,7 +471,7 @@ def test_where_a_chosen_one_leaves_and_others_rest_they_are_looked_at() -> None:
     assert world.training == {"csd-02": 4, "csd-03": 4, "host": 4}
 
 
-def test_one_that_comes_back_is_looked_at_once_and_one_that_was_chosen_trains_on() -> None:
+def test_one_that_comes_back_is_looked_at_and_one_that_was_chosen_trains_on() -> None:
     world = World((0, 2, 0))
     world.tuner.meet({0, 1, 2, 3})
     world.tuner.leave(4)
@@ -482,14 +482,92 @@ def test_one_that_comes_back_is_looked_at_once_and_one_that_was_chosen_trains_on
     world.take()
     assert world.planner.lost == []
     assert len(world.planner.changed) == 1
-    for _ in range(3):
-        world.tuner.leave(4)
-        world.tuner.join(4)
-        assert not world.tuner.is_computing
     world.tuner.leave(2)
     world.tuner.join(2)
     assert world.training == {"csd-02": 4, "csd-03": 4}
     assert world.planner.lost == []
+
+
+@pytest.mark.parametrize("device", [0, 4])
+def test_one_that_comes_and_goes_has_ever_fewer_looks(device: int) -> None:
+    world = World((2, 0, 0), (0, 1, 0))
+    world.train()
+    for _ in range(400):
+        world.tuner.leave(device)
+        world.tuner.join(device)
+        world.take(steps_left=1000)
+    assert 3 <= len(world.planner.changed) <= 6
+    assert world.planner.lost == []
+
+
+def test_a_change_that_stays_is_looked_at_once_also_by_a_resumed_run() -> None:
+    world = World((2, 0, 0), (0, 1, 0))
+    world.train()
+    slowed(world, 240, slow="csd-02", factor=2.0)
+    assert len(world.planner.changed) == 1
+    world.tuner = world.again()
+    slowed(world, 240, slow="csd-02", factor=2.0)
+    assert len(world.planner.changed) == 1  # what the other one was told
+
+
+def test_that_somebody_left_or_came_is_looked_at_by_a_resumed_run_too() -> None:
+    world = World((2, 0, 0), (0, 2, 1))
+    world.train()
+    world.tuner.leave(0)
+    world.tuner = world.again()
+    assert world.tuner.is_computing
+    world.take()
+    assert world.training == {"csd-02": 4, "csd-03": 4, "host": 4}
+
+
+def test_a_decision_of_a_release_that_did_not_look_again_is_kept_whoever_comes_and_goes() -> None:
+    world = World((2, 0, 0), (0, 2, 1))
+    world.train()
+    state = world.tuner.state()
+    for key in ("levels", "records", "due", "beside_seconds", "planning", "looks", "came", "step", "begun"):
+        state.pop(key, None)
+    world.tuner.load_state(msgspec.json.decode(msgspec.json.encode(state)))
+    world.tuner.leave(0)
+    world.tuner.join(0)
+    world.tuner.leave(4)
+    world.tuner.join(4)
+    world.take()
+    assert world.training == {"csd-00": 4, "csd-01": 4}
+    assert world.planner.changed == []
+
+
+def test_near_the_end_nobody_is_looked_at() -> None:
+    world = World((2, 0, 0), (0, 2, 1))
+    world.train()
+    world.tuner.leave(0)
+    world.take(steps_left=STEPS_FOR_GOOD)
+    assert world.training == {"csd-01": 4}
+
+
+def exchanging(world: World, steps: int, beside: float) -> None:
+    """Take steps that last so much longer than their computing."""
+    for _ in range(steps):
+        world.step += 1
+        records = world.training
+        compute = dict.fromkeys(records, 1.0)
+        world.tuner.watch(StepCost(records, compute, 1.0 + beside, {"host": 1.0}))
+        seconds = np.where(world.tuner.batches > 0, 1.0, np.nan)
+        world.tuner.observe(world.step, seconds, 10_000)
+
+
+def test_another_exchange_has_the_choice_looked_at_again_and_one_that_alternates_ever_more_seldom() -> None:
+    world = World((2, 0, 0), (0, 1, 0))
+    world.train()
+    inner = world.inner[-1]
+    exchanging(world, 10 + STEPS_FOR_GOOD, 0.5)
+    assert world.planner.changed == []
+    exchanging(world, STEPS_FOR_GOOD + 1, 3.0)
+    ((changed, again),) = world.planner.changed
+    assert (changed, again.exchange) == ({}, True)
+    assert world.tuner._inner is inner  # batches came out as they were
+    for number in range(20):
+        exchanging(world, 40, 0.5 if number % 2 else 3.0)
+    assert len(world.planner.changed) <= 6
 
 
 def test_servers_do_not_look_again() -> None:

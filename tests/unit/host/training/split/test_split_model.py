@@ -53,7 +53,7 @@ def test_what_is_moved_is_counted(placed: SplitModelInfo) -> None:
 def test_a_host_without_room_is_told_before_anything_starts(
     placed: SplitModelInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = SimpleNamespace(available=placed.host_bytes(96))
+    machine = SimpleNamespace(available=placed.host_bytes(96), total=-(-placed.host_bytes(96) * 4 // 3))
     monkeypatch.setattr("psutil.virtual_memory", lambda: machine)
     host = get_profile("xeon-4108")
     placed.check_host(96, host)
