@@ -117,9 +117,8 @@ def first_batches(
     planned = plan_batches(tables, tuning, *overhead_at(_HOST_RECORDS)).batches
     if front == WHOLE or tuning.slow_batch is not None:
         return planned
-    moved_bytes = front.spared_bytes // SPARED_PARAMETER_COPIES
     room_bytes = planned_room_bytes(get_profile(config.host.profile))
-    room = most_host_records(moved_bytes, front.spared_record_bytes, room_bytes)
+    room = most_host_records(front.spared_bytes // SPARED_PARAMETER_COPIES, front.spared_record_bytes, room_bytes)
     largest = np.array([table.largest_batch for table in tables])
     tried = [np.clip(limit(np.minimum(by * planned, largest).astype(np.int64), room), 1, largest) for by in _SCALES]
     rates = np.array([_records_per_second(tables, each, overhead_at) for each in tried])

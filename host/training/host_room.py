@@ -34,5 +34,4 @@ def planned_room_bytes(host: Profile) -> int:
 
 def most_host_records(moved_bytes: int, tail_bytes: int, room_bytes: int) -> int:
     """Return for how many records of a step there is room; other arguments as of `host_bytes`."""
-    room_bytes -= host_bytes(moved_bytes, tail_bytes, 0)
-    return max(0, room_bytes // max(1, host_bytes(0, tail_bytes, 1)))
+    return max(0, (room_bytes - host_bytes(moved_bytes, tail_bytes, 0)) // max(1, host_bytes(0, tail_bytes, 1)))

@@ -59,7 +59,7 @@ def plan_classes(
         record_seconds: what each record of all devices adds beside.
     """
     slow = max(range(len(classes)), key=lambda number: classes[number].seconds(classes[number].knee(settings.knee)))
-    shares = [1.0 if number == slow else 1 - settings.margin for number in range(len(classes))]
+    shares = [1.0 if table is classes[slow] else 1 - settings.margin for table in classes]
     steps = _Steps(classes, counts, shares, sync_seconds, record_seconds)
     candidates = _candidates(classes[slow], settings, sync_seconds)
     looked_at = steps.finished_by(classes[slow].step_seconds[candidates - 1])

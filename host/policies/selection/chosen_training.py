@@ -52,8 +52,7 @@ class ChosenTraining:
 
     def watch(self, cost: StepCost, nodes: Sequence[str]) -> None:
         """Take what a step cost the whole array, unless its batches are others, as in an epoch's last step."""
-        own = zip(self.chosen, self.inner.batches.tolist(), strict=True)
-        wanted = {nodes[number]: batch for number, batch in own if batch}
+        wanted = {nodes[n]: own for n, own in zip(self.chosen, self.inner.batches.tolist(), strict=True) if own}
         if self.levels is not None and not cost.missing and dict(cost.records) == wanted:
             longest = max(cost.compute_seconds.values(), default=0.0)
             self.levels.observe_step(cost.records, longest, cost.array_seconds)

@@ -66,8 +66,6 @@ class PlanningTuner:
         # Who trained before what is left was looked at again.
         self._before: ChosenTraining | None = None
         self._step = 0
-        # How often what is left was looked at again, and before which step it is not: each time for twice as long.
-        self._looks = (0, 0)
         self._begun = False
 
     @property
@@ -125,7 +123,9 @@ class PlanningTuner:
     @property
     def _is_deciding(self) -> bool:
         training = self._training
-        return self._trials.error is None and (training is None or (training.due and self._step + 1 >= self._looks[1]))
+        return self._trials.error is None and (
+            training is None or (training.due and self._step + 1 >= self._trials.next_look)
+        )
 
     def idle(self) -> list[str]:
         """Return the names of the drives that take no part as of now."""
@@ -161,7 +161,7 @@ class PlanningTuner:
         self._step = step
         before, training = self.batches, self._training
         if training is not None:
-            if training.due and step >= self._looks[1] and (steps_left or 0) > STEPS_FOR_GOOD:
+            if training.due and step >= self._trials.next_look and (steps_left or 0) > STEPS_FOR_GOOD:
                 return self._look_again(training, before, steps_left or 0)
             own = np.asarray(compute_seconds)[list(training.chosen)]
             retune = training.inner.observe(step, own, steps_left)
@@ -177,7 +177,6 @@ class PlanningTuner:
 
     def _look_again(self, training: ChosenTraining, before: Batches, steps_left: int) -> Retune | None:
         """Plan what is left, as some nodes' level has changed, or they came or went; nothing if all stays as it is."""
-        self._looks = self._looks[0] + 1, self._step + STEPS_FOR_GOOD * 2 ** self._looks[0]
         changed = {} if training.levels is None else training.levels.changed()
         training.stale = exchange = changed.pop(EXCHANGE, None) is not None
         share = min(1.0, steps_left * int(before.sum()) / training.records)
@@ -186,7 +185,7 @@ class PlanningTuner:
             who = ", ".join([*changed, *["the exchange"] * exchange])
             self._notices.note(f"{who}: as fast as in the trials no more; who trains is looked at again")
         margin = _MARGIN + _COST_STEPS / steps_left
-        self._trials.look_again(changed, PlannedAgain(share, margin, nodes, exchange=exchange))
+        self._trials.look_again(changed, PlannedAgain(share, margin, nodes, exchange=exchange, step=self._step))
         self._before, self._training = training, None
         reason = self._go_on()
         return self._retune(before, reason) if self._training is not training else None
@@ -251,7 +250,7 @@ class PlanningTuner:
             here["planning"] = self._trials.state()
             if not self._trials.handed_over:  # what is looked at again begins again
                 here["planning"]["trying"] = None
-            here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun, "looks": list(self._looks)}
+            here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun}
         if training is None:
             return here
         chosen = {"nodes": list(training.chosen), "batches": list(training.chosen.values())}
@@ -268,7 +267,6 @@ class PlanningTuner:
         if "planning" in state:  # not of a release before, unless it may be handed over
             self._trials.load_state(state["planning"])
             self._came, self._step, self._begun = set(state["came"]), int(state["step"]), bool(state["begun"])
-            self._looks = msgspec.convert(state.get("looks", (0, 0)), tuple[int, int])
         if not self._trials.handed_over:
             self._lose_absent()
         if "chosen" not in state:

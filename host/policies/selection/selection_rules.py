@@ -105,6 +105,7 @@ class PlannedAgain:
         nodes: that train; none in a training that has not begun.
         trials: that were taken before.
         exchange: whether the exchange takes another time than it did in these.
+        step: after which it is looked at.
     """
 
     share: float = 1.0
@@ -112,6 +113,7 @@ class PlannedAgain:
     nodes: tuple[str, ...] = ()
     trials: int = 0
     exchange: bool = False
+    step: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import msgspec
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import StepCost
 from host.policies.selection.cluster import Trial, TrialStep
+from host.policies.selection.level_changes import STEPS_FOR_GOOD
 from host.policies.selection.planner_protocol import Decider, batches_by_node
 from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
 
@@ -183,6 +184,12 @@ class Trials:
             self.lost.remove(node)
             self._record(Regained(node))
             self.planner.regain(node)
+
+    @property
+    def next_look(self) -> int:
+        """The step before which what is left is not looked at again: each time for twice as long."""
+        looks = [call.again.step for call in self._calls if isinstance(call, LookAgain)]
+        return looks[-1] + STEPS_FOR_GOOD * 2 ** (len(looks) - 1) if looks else 0
 
     @property
     def behind(self) -> bool:

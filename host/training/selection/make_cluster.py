@@ -208,11 +208,9 @@ def _most_records(plan: SyncPlan, node: str) -> int | None:
     if plan.job.tuner == "none":
         return None
     held, planned = sum(plan.private_sizes) + plan.public_size, sum(plan.batches)
-    bounds = []
-    if planned > held:
-        bounds.append(max(1, held // len(plan.nodes), plan.job.sync.tuning.slow_batch or 1))
-    if plan.most_records is not None:
-        bounds.append(max(1, plan.batches[plan.nodes.index(node)] * plan.most_records // planned))
+    of_epoch = [held // len(plan.nodes), plan.job.sync.tuning.slow_batch or 1]
+    of_host = plan.batches[plan.nodes.index(node)] * (plan.most_records or 0) // planned
+    bounds = [max(1, *of_epoch)] * (planned > held) + [max(1, of_host)] * (plan.most_records is not None)
     return min(bounds, default=None)
 
 

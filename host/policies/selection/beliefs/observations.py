@@ -131,11 +131,11 @@ class Observations:
 
     def note(self, node: str, steps: Sequence[tuple[int, float]]) -> None:
         """Take (records, seconds) of what a node did beside trials, but for steps larger than its table has."""
-        most = self._tables[self._kind_of[node]].largest_batch if steps else 0
-        for records, seconds in ((count, seconds) for count, seconds in steps if count <= most):
-            trial = Trial(*self._cluster.trial_of({node: records}), 1, "")
-            row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
-            row.steps.append(({node: self._log_ratio(node, seconds, trial)}, None))
+        for records, seconds in steps:
+            if records <= self._tables[self._kind_of[node]].largest_batch:
+                trial = Trial(*self._cluster.trial_of({node: records}), 1, "")
+                row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
+                row.steps.append(({node: self._log_ratio(node, seconds, trial)}, None))
         self._settle()
 
     def _settle(self) -> None:

@@ -49,8 +49,7 @@ def subset_batches(
             batches[number, kinds] = rules.batch_size
             continue
         own, counts = [tables[kind] for kind in kinds], [devices[kind] for kind in kinds]
-        sync = float(sync_seconds[number]), record_seconds
-        batches[number, kinds], _ = plan_classes(own, counts, rules.tuning, *sync)
+        batches[number, kinds], _ = plan_classes(own, counts, rules.tuning, float(sync_seconds[number]), record_seconds)
     return batches
 
 
