@@ -33,9 +33,9 @@ class RetuneBudget:
     """
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        """Begin with all as fast as their tables."""
+        """Begin with all as fast as their tables, and with what a change leaves: how far they are off is to be seen."""
         self.left, self.faster, self.moves, self.reference = (
-            np.full(shape[0], LAST),
+            np.full(shape[0], SLOWER),
             np.zeros(shape, dtype=np.bool_),
             np.zeros(shape[0]),
             np.zeros(shape),

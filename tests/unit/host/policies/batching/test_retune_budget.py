@@ -32,7 +32,7 @@ def see(budget: RetuneBudget, level: float, early: bool = False) -> None:
 
 def test_a_device_that_becomes_clearly_slower_grants_more_than_one_that_becomes_faster() -> None:
     budget = RetuneBudget((1, 3))
-    assert budget.left[0] == LAST
+    assert budget.left[0] == SLOWER
     see(budget, CLEAR)
     assert budget.left[0] == MOST
     budget.left[0] = 0
@@ -40,11 +40,20 @@ def test_a_device_that_becomes_clearly_slower_grants_more_than_one_that_becomes_
     assert budget.left[0] == FASTER
 
 
+def test_at_the_beginning_there_are_two_beside_the_way_back_for_tables_that_are_off() -> None:
+    budget = RetuneBudget((1, 3))
+    for _ in range(2):
+        assert budget.least_gain(0, FIRST[0], returns=False, home=False) < np.inf
+        budget.spend(0, FIRST[0], np.zeros((1, 3)))
+    assert budget.least_gain(0, FIRST[0], returns=False, home=False) == np.inf
+    assert budget.least_gain(0, FIRST[0], returns=True, home=True) < np.inf
+
+
 def test_small_changes_grant_nothing_until_they_add_up() -> None:
     budget = RetuneBudget((1, 3))
     for share in (0.5, 0.9):
         see(budget, share * CLEAR)
-        assert budget.left[0] == LAST
+        assert budget.left[0] == SLOWER
     see(budget, 1.1 * CLEAR)
     assert budget.left[0] == MOST
 
@@ -52,9 +61,9 @@ def test_small_changes_grant_nothing_until_they_add_up() -> None:
 def test_what_a_new_batch_shows_is_no_change_and_the_next_is_counted_from_there() -> None:
     budget = RetuneBudget((1, 3))
     see(budget, 2 * CLEAR, early=True)
-    assert budget.left[0] == LAST
+    assert budget.left[0] == SLOWER
     see(budget, 2.5 * CLEAR)
-    assert budget.left[0] == LAST
+    assert budget.left[0] == SLOWER
     see(budget, 3.01 * CLEAR)
     assert budget.left[0] == MOST
 
@@ -74,7 +83,7 @@ def test_each_retune_has_to_win_more_than_the_one_before() -> None:
     # The last one is for the way back.
     factors = np.array([1, BACK_OFF, BACK_OFF**2, np.inf, np.inf])
     assert least == pytest.approx((MIN_GAIN * factors).tolist())
-    assert budget.left.tolist() == [0, LAST]  # the other array's is its own
+    assert budget.left.tolist() == [0, SLOWER]  # the other array's is its own
 
 
 def test_a_trial_that_failed_grants_two_and_the_end_of_a_clear_drift_one() -> None:
@@ -134,7 +143,7 @@ def test_an_array_whose_levels_wander_needs_a_larger_change() -> None:
     for number in range(40):
         see(budget, 0.15 * (number % 2))
     see(budget, 1.5 * CLEAR)
-    assert budget.left[0] == LAST
+    assert budget.left[0] == SLOWER
     see(budget, 4 * CLEAR)
     assert budget.left[0] == MOST
 
