@@ -325,8 +325,8 @@ async def _step(counter: ReplayCounter, number: int, parts: Sequence[DevicePass]
     async def visit() -> list[DeviceOutcome]:
         return outcomes
 
-    outbound: Any = _Numbered(number)
-    told = await counter.count_step(visit(), outbound, None, ())  # type: ignore[arg-type]  # nothing is gathered
+    gathering: Any = None
+    told = await counter.count_step(visit(), Outbound(number, None), gathering, ())
     return {outcome.device: outcome.stepped.seconds.total for outcome in told if outcome.stepped is not None}
 
 
@@ -339,12 +339,6 @@ class _Drive:
 
     def __init__(self, device: str) -> None:
         self.device = device
-
-
-class _Numbered(NamedTuple):
-    """What goes out for a step of a replay: nothing but its number."""
-
-    number: int
 
 
 def _outcome(drive: Any, step: SeriesStep, number: int) -> DeviceOutcome:

@@ -106,17 +106,17 @@ class DeviceSteps:
         self._intake.take(frame)
 
     def load(self, task: Train | Step) -> None:
-        """Have a task's weights in the model, unless they come while it is computed.
+        """Have a task's weights in the model, unless they come while it is computed, or it is only timed.
 
         Raises:
             ProtocolError: they have not come, or the task is not one of this session.
         """
-        if isinstance(task, Step):
-            self._passes.load(task.step)
-        elif isinstance(self._passes, OverlappedPasses):
-            raise ProtocolError("the host sent a round to train in a session whose slices overlap")
-        else:
-            self._passes.load(task.round)
+        only_timed = isinstance(task, Step) and task.only_timed
+        if isinstance(self._passes, OverlappedPasses) and (only_timed or isinstance(task, Train)):
+            raise ProtocolError("the host sent a round, or a step to be timed, in a session whose slices overlap")
+        number = task.step if isinstance(task, Step) else task.round
+        if not only_timed or self._intake.announced(number):
+            self._passes.load(number)
 
     def compute(self, task: Step) -> LocalStep:
         """Take a step: its weights may still be on their way, its gradients leave as they become ready, or are held.
@@ -128,7 +128,7 @@ class DeviceSteps:
             ProtocolError: the step's tensors were not announced.
             DeviceFailed: see `GradientWorker.compute`; or the model accumulated a gradient twice where it used not to.
         """
-        step = self._step = StepState(task.step, settings_of(task.sending), StepTiming(task.step))
+        step = self._step = StepState(task.step, settings_of(task.sending), StepTiming(task.step), task.only_timed)
         self._reader.begin(step.number)
         self._sender.begin(step.timing)
         self._passes.begin(step)
@@ -145,7 +145,9 @@ class DeviceSteps:
         return done
 
     def finish(self, report: Frame) -> None:
-        """Send a step's report, behind all of its slices and what is to be told of them."""
+        """Send a step's report, behind all of its slices and what is to be told of them, unless it is only timed."""
+        if self._step.only_timed:
+            self._sender.begin(self._step.timing)  # drops what is held
         self._sender.finish(report, self._names, list(map(crossing_name, self._step.crossing)))
 
     def fail(self, report: Failed) -> None:

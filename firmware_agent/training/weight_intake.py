@@ -33,6 +33,10 @@ class WeightIntake:
         else:
             self._announce(frame)
 
+    def announced(self, number: int) -> bool:
+        """Return whether an exchange was announced, and is not forgotten."""
+        return number in self._announced
+
     def exchange(self, number: int) -> Assembler:
         """Return what has come of an exchange.
 

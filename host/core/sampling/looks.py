@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples
 
 # In a synchronous run a look is taken every so many steps, the drives taking turns, and its seconds are known so many
-# steps later. Every second one is at a whole step until so many of its stratum were counted, then one in so many.
-LOOK_STEPS, LOOK_LAG, SURE_STEPS, WHOLE_LOOKS = 4, 1, 8, 7
+# steps later.
+LOOK_STEPS, LOOK_LAG = 4, 1
 # A look has a half, a quarter or an eighth of the records, or all: not less than take so many seconds, in which a task
 # that competes has its turn, too. Their numbers are odd, since what a machine has computed before is warm, and steps of
 # batches, whose first ones are slower, are mostly even.
@@ -52,16 +53,20 @@ class Looks:
         """Look at whole steps of this size from now on: a part of one cannot be computed."""
         self._records[stratum.size] = stratum.records
 
-    def plan(self, stratum: Stratum, counted: StratumSamples, taken: Mapping[Size, int]) -> list[int]:
+    def plan(self, stratum: Stratum, counted: StratumSamples, least: int, taken: Mapping[Size, int]) -> list[int]:
         """Return the records of each look that is due at a step: of one at the whole step all, else a part.
+
+        The whole ones come ever more seldom: the first of them find out whether steps differ, and later ones are
+        needed since a machine's first dozens are slower.
 
         Args:
             stratum: of the step.
-            counted: what was counted of it, at least one step.
+            counted: what was counted of it.
+            least: so many steps of it are counted at first, one or more.
             taken: steps of each size that the machine has taken, whose first ones tell nothing.
         """
         size, looks = self.size(stratum, counted.mean.total), self.samples[stratum].count
-        if counted.count < max(min(SURE_STEPS, looks), looks / WHOLE_LOOKS) or size == stratum.size:
+        if counted.count < least + math.log2(1 + looks) or size == stratum.size:
             return [stratum.records]
         young = max(0, len(STAGES) - Counter(taken)[size])
         return [size[0]] * max(1, _KNOWN + young - looks)

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampling.drive_progress import DriveProgress, DriveTotals
-from host.core.sampling.looks import SURE_STEPS, WHOLE_LOOKS, Looks
+from host.core.sampling.looks import Looks
 from host.core.sampling.sampling_record import DriveSeconds, SamplingRecord
 from host.core.sampling.strata import (
     ENCODE,
@@ -36,10 +36,14 @@ from host.core.sampling.strata import (
 )
 from host.core.sampling.stratum_record import list_strata
 
-# So many steps of a stratum are counted before the mean stands for others; more, up to the most, if they differ, until
-# half of the interval of all means together is so small a part of all seconds, and the standard error of its own, by
-# which tuners go, so small a part of it. Never more than the mean stands for.
-LEAST_STEPS, MOST_STEPS, _ENOUGH, _OWN_ENOUGH = 2, 20, 0.007, 0.03
+# So many steps of a stratum are counted before the mean stands for others, or one where so many of its kind have told
+# that they are not irregular; more, up to the most, if they differ, until half of the interval of all means together is
+# so small a part of all seconds, and the standard error of its own, by which tuners go, so small a part of it. Never
+# more than the mean stands for.
+LEAST_STEPS, _KNOWN_STEPS, MOST_STEPS, _ENOUGH, _OWN_ENOUGH = 2, 6, 20, 0.007, 0.03
+# Steps of a stratum from which on it is known whether they are irregular; and of those that begin rounds one in so many
+# has a steady one behind it.
+_SURE_STEPS, _CHECK_ROUNDS = 8, 7
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all, for a machine takes fewer steps
 # than the drives, and its first dozens are slower; of what a machine's first step of all takes longer than its second,
 # which differs from machine to machine by a third (standard deviation); and of what other first steps take longer than
@@ -73,7 +77,11 @@ class SampledSteps:
         self._counted_steps = 0
 
     def deviation(self, stratum: Stratum) -> float:
-        """Return the relative standard deviation of steps of a stratum, or the pooled one of its kind if that is more.
+        """Return the relative standard deviation of steps of a stratum, or the pooled one of its kind, if larger."""
+        return max(self.strata[stratum].deviation, self._pooled(stratum)[0])
+
+    def _pooled(self, stratum: Stratum) -> tuple[float, int]:
+        """Return the pooled relative standard deviation of a stratum's kind, and its degrees of freedom.
 
         Of a kind are the steady steps beside which no task competes, and those beside which one does.
         """
@@ -84,7 +92,7 @@ class SampledSteps:
         ]
         freedom = sum(len(samples.later) - 1 for samples in kind)
         squares = math.fsum(samples.squares / samples.mean.total**2 for samples in kind)
-        return max(self.strata[stratum].deviation, math.sqrt(squares / freedom) if freedom else 0.0)
+        return math.sqrt(squares / freedom) if freedom else 0.0, freedom
 
     def begin_step(self, device: str, records: int, micro_batch: int, weight: int) -> Stratum:
         """Return the stratum of the synchronous step that a device begins."""
@@ -132,7 +140,11 @@ class SampledSteps:
         deviation = self.deviation(stratum)
         of_all, of_own = share * deviation * spread * (2 / _ENOUGH) ** 2, (deviation / _OWN_ENOUGH) ** 2
         differing = min(MOST_STEPS, math.ceil(max(of_all, of_own)))
-        return max(0, min(max(LEAST_STEPS, differing), begun) - samples.count)
+        return max(0, min(max(self._least(stratum), differing), begun) - samples.count)
+
+    def _least(self, stratum: Stratum) -> int:
+        pooled, freedom = self._pooled(stratum)
+        return 1 if freedom >= _KNOWN_STEPS and pooled < IRREGULAR else LEAST_STEPS
 
     def _guess_seconds(self) -> dict[Stratum, float]:
         """Return the seconds of all steps that were begun; of strata without a counted one by their records."""
@@ -167,8 +179,7 @@ class SampledSteps:
             step: its number.
             begun: device -> stratum of its part.
         """
-        looked = {device: self.now(device, begun[device]) in self._devices[device].looked for device in begun}
-        chosen = [device for device in begun if device in self._suspects or looked[device]]
+        chosen = [device for device in begun if device in self._suspects or self._in_doubt(device, begun[device])]
         self._suspects.difference_update(chosen)
         missing = {stratum: self.lacks(stratum) for stratum in set(begun.values())}
         for device, stratum in begun.items():
@@ -178,6 +189,11 @@ class SampledSteps:
         if any(self.strata[begun[device]].count > 1 for device in chosen):  # of others a step looks at nothing
             self.looks.last_step = step
         return chosen
+
+    def _in_doubt(self, device: str, begun: Stratum) -> bool:
+        """Return whether a step or a look of this kind, of a device, did not fit, and no other was counted since."""
+        state, stratum = self._devices[device], self.now(device, begun)
+        return stratum in state.looked or stratum in state.doubted
 
     def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[int]] | None:
         """Return the device whose part of a synchronous step is looked at while later ones go on; None if none is due.
@@ -192,7 +208,7 @@ class SampledSteps:
         if not stratum.is_steady:
             return None
         self.looks.last_step = step
-        return device, self.looks.plan(stratum, self.strata[stratum], self._machines[0])
+        return device, self.looks.plan(stratum, self.strata[stratum], self._least(stratum), self._machines[0])
 
     def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:
         """Return the devices whose parts of the same step are counted once more, having been counted or not.
@@ -257,12 +273,12 @@ class SampledSteps:
     def irregular(self, stratum: Stratum) -> bool:
         """Return whether steady steps of one kind differ, by more than interrupts account for."""
         samples = self.strata[stratum]
-        return stratum.is_steady and samples.count >= SURE_STEPS and samples.deviation > IRREGULAR
+        return stratum.is_steady and samples.count >= _SURE_STEPS and samples.deviation > IRREGULAR
 
     def is_sure(self, begin: Stratum) -> bool:
         """Return whether the step that begins a round says enough, without a steady one: about every second time."""
         steady, begun = self.strata[begin.steady].count, self.strata[begin].count
-        return begin.stage == ROUND_STAGES[0] and max(min(2 * SURE_STEPS, begun) / 2, begun / WHOLE_LOOKS) <= steady
+        return begin.stage == ROUND_STAGES[0] and max(min(2 * _SURE_STEPS, begun) / 2, begun / _CHECK_ROUNDS) <= steady
 
     def level(self, device: str, size: Size) -> int:
         """Return which of the times that steps of a size were seen to take a device takes now."""
@@ -285,7 +301,7 @@ class SampledSteps:
         totals.taken.update(strata)
         self._stood_for.update(strata)
         for stratum in strata:
-            totals.shares[stratum] += 1 / max(1, len(self.strata[stratum].later))
+            totals.shares[stratum] += 1 / max(1.0, self.strata[stratum].worth)
         means = [self.mean(stratum) for stratum in strata]
         known = [phase_values(mean) for mean in means if mean is not None]
         totals.failed = totals.failed or len(known) < len(means)

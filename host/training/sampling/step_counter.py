@@ -60,11 +60,13 @@ class _Counting:
         exchange: with it.
         session: with which it last worked.
         weight: of the task that competes.
+        step: whose weights it has; 0 for none.
     """
 
     exchange: StepExchange
     session: DeviceSession | None = None
     weight: int = 0
+    step: int = 0
 
 
 class StepCounter:
@@ -149,7 +151,8 @@ class StepCounter:
             found, sessions = [], set[DeviceSession | None]()
             try:
                 for part in works:
-                    found.append(await self._count_part(0, part, stratum.weight, *step))
+                    is_look = len(part.records) < stratum.records
+                    found.append(await self._count_part(0, part, stratum.weight, *step, look=is_look))
                     sessions.add(self._counting[0].session)
                 return found if len(sessions) == 1 else []  # what a machine counted that was lost does not count
             except DeviceFailed:
@@ -246,8 +249,11 @@ class StepCounter:
         outbound: Outbound,
         gathering: GradientBuffer,
         extensions: Sequence[StepExtension],
+        look: bool = False,
     ) -> PhaseSeconds:
         """Return the seconds of a drive's part of a step beside a task of this weight, counted on a machine.
+
+        A step's weights are sent once, for a `look` those of a step before do, and gradients stay in the machine.
 
         Raises:
             DeviceFailed: it fails there, be it in the user's code: then it does so in machines alone.
@@ -255,10 +261,14 @@ class StepCounter:
         device, records = work.device, self._places[work.device][work.records].astype(np.uint32)
 
         async def visit(session: DeviceSession) -> PhaseSeconds:
-            self._counting[number].weight = competitor
+            counting = self._counting[number]
+            counting.weight = competitor
             self._note_session(number, session)
-            probe = StepWork(session, records, work.micro_batch)
-            outcome = (await self._counting[number].exchange.visit(outbound, [], gathering, [probe], extensions))[0]
+            has_weights = counting.step == outbound.number or (look and counting.step > 0)
+            step = replace(outbound, weights=None) if has_weights else outbound
+            probe = StepWork(session, records, work.micro_batch, only_timed=True)
+            outcome = (await counting.exchange.visit(step, [], gathering, [probe], extensions))[0]
+            counting.step = 0 if outcome.error else counting.step if has_weights else outbound.number
             if isinstance(outcome.error, DeviceFailed):
                 raise DeviceFailed(
                     f"{device}: a step of {len(records)} records cannot be counted, so its seconds are not known: it "
@@ -274,7 +284,7 @@ class StepCounter:
     def _note_session(self, number: int, session: DeviceSession) -> None:
         """Take note whose session a machine has; another one than before is of a machine that has computed nothing."""
         if self._counting[number].session is not session:
-            self._counting[number].session = session
+            self._counting[number].session, self._counting[number].step = session, 0
             self.steps.restart(number)
 
     async def _count_parts_of_round(

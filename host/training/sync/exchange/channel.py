@@ -39,6 +39,7 @@ class ChannelStep:
         spare: memory that an earlier step took, to be overwritten.
         extensions: take what else comes.
         log: of its slices.
+        only_timed: whether nothing comes but the report.
         report: what the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends
             what does not belong there.
         assembler: where the device's gradients come together, once they are announced.
@@ -52,6 +53,7 @@ class ChannelStep:
     spare: dict[str, Array] | None
     extensions: Sequence[DeviceExtension]
     log: SliceLog
+    only_timed: bool = False
     report: asyncio.Future[Stepped] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     assembler: Assembler | None = None
     hands_over: bool = False
@@ -148,7 +150,7 @@ class Channel:
             extensions: take what else comes back.
         """
         log = SliceLog(task.step, self._session.device, self._now)
-        step = ChannelStep(task.step, gathering, self._spare, extensions, log)
+        step = ChannelStep(task.step, gathering, self._spare, extensions, log, task.only_timed)
         self._spare = None
         idle, self._steps[task.step] = not self._steps, step
         self._sender.begin(outbound, task, {spec.name for spec in gathering.specs}, log)
@@ -232,13 +234,13 @@ class Channel:
         device, assembler = self._session.device, step.assembler
         if isinstance(frame, Stepped):
             step.check_order(device, StepStage.REPORT)
-        if isinstance(frame, Tensors) and assembler is None:
+        if isinstance(frame, Tensors) and assembler is None and not step.only_timed:
             step.assembler = Assembler(step.number, frame.specs, step.gathering.specs, step.spare)
             step.gathering.open(device, step.assembler)
             step.log.names = [spec.name for spec in frame.specs]
             self._collect()
-        elif isinstance(frame, Stepped) and frame.step == step.number and assembler is not None:
-            self._spare = assembler.arrays()
+        elif isinstance(frame, Stepped) and frame.step == step.number and (assembler is not None or step.only_timed):
+            self._spare = None if assembler is None else assembler.arrays()
             self._end(step, frame)
         else:
             raise ProtocolError(f"{device} sent {type(frame).__name__}, which has no place in step {step.number}")

@@ -31,11 +31,13 @@ class StepWork:
         session: of the device.
         records: indices into its shard.
         micro_batch: at most so many of them at a time.
+        only_timed: whether only its seconds count: no gradient returns.
     """
 
     session: DeviceSession
     records: npt.NDArray[np.uint32]
     micro_batch: int
+    only_timed: bool = False
 
     @property
     def device(self) -> str:

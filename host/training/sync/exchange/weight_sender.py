@@ -92,13 +92,13 @@ class Outbound:
 
     Attributes:
         number: of the step, from 1.
-        weights: what the gradients are taken at; of overlapping steps, as they will be.
+        weights: what the gradients are taken at; of overlapping steps, as they will be; None: what devices have.
         sending: how they, and the gradients, are sent.
         release: of overlapping steps: which of the tensors that are stepped are there.
     """
 
     number: int
-    weights: SentWeights
+    weights: SentWeights | None
     sending: TransferSettings = FIFO
     release: Release = NOTHING
 
@@ -113,6 +113,8 @@ class Outbound:
 
         A queue that is offered whole tensors at once lets them leave so.
         """
+        if self.weights is None:
+            return []
         arrays, slice_bytes = self.weights.arrays, MAX_SLICE_BYTES
         if self.sending.schedule == "priority":
             slice_bytes = min(MAX_SLICE_BYTES, self.sending.slice_bytes or MAX_SLICE_BYTES)
@@ -240,6 +242,7 @@ class SliceSender:
 
     def begin(self, outbound: Outbound, task: Step, stepped: Collection[str], log: SliceLog) -> None:
         """Announce a step; one before it may still be outstanding."""
+        assert outbound.weights is not None  # such steps are only timed, and do not overlap
         weights = self._weights = outbound.weights
         constants = [name for name in weights.places if name not in stepped]
         held_bytes = sum(len(weights.flat[name]) for name in stepped)

@@ -17,7 +17,7 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors
 from firmware_agent.common.frames.step_frames import Reduce, Step, Stepped
 from firmware_agent.common.shard import Shard
-from firmware_agent.common.slices import Array, Assembler
+from firmware_agent.common.slices import Array, Assembler, tensor_specs
 from firmware_agent.common.weights import buffer_names, state_arrays, tied_names, trained_names
 from firmware_agent.common.wire import AnyFrame
 from firmware_agent.training.device_steps import DeviceSteps
@@ -269,3 +269,23 @@ def test_a_single_value_per_channel_is_explained(shard: Shard) -> None:
 def test_synchronised_normalisation_needs_the_whole_batch_at_once(shard: Shard) -> None:
     with pytest.raises(DeviceFailed, match="3 records in parts of 2"):
         compute(Drive(shard, NORMED, batch_norm="synchronised").worker, task([1, 2, 3], 2))
+
+
+def test_of_a_step_that_is_only_timed_nothing_leaves_but_the_report_and_it_needs_no_weights(shard: Shard) -> None:
+    drive = Drive(shard)
+    usual = drive.step([1, 2, 3])
+    timed = msgspec.structs.replace(task([1, 2, 3], number=2), only_timed=True)
+    drive.steps.load(timed)
+    done = drive.steps.compute(timed)
+    report = Stepped(2, done.samples, done.loss, drive.watch.take(), done.read_bytes)
+    drive.steps.finish(report)
+    assert report.seconds.encode > 0
+    assert drive.far.sent == [report]
+    drive.far.sent = []
+    again = drive.step([1, 2, 3], number=3)
+    assert {name: value.tolist() for name, value in again.items()} == {n: v.tolist() for n, v in usual.items()}
+    with pytest.raises(ProtocolError, match="has not announced"):
+        drive.steps.load(task([1], number=4))
+    drive.steps.take(Tensors(5, tensor_specs(state_arrays(drive.model))))
+    with pytest.raises(ProtocolError, match="missing"):
+        drive.steps.load(msgspec.structs.replace(timed, step=5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling.looks import SURE_STEPS, WHOLE_LOOKS, Looks
+from host.core.sampling.looks import Looks
 from host.core.sampling.sampled_steps import SampledSteps
 from host.core.sampling.strata import ROUND_STAGES, STEADY, Stratum, StratumSamples, find_level, fits
 
@@ -40,12 +41,12 @@ def test_a_look_is_as_short_as_a_competing_task_allows(records: int, seconds: fl
 
 
 @given(st.integers(0, 400), st.booleans())
-def test_a_seventh_of_all_looks_or_more_is_at_whole_steps(steps: int, young: bool) -> None:
+def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> None:
     looks, counted, taken, whole = Looks(), samples_of(1.0, 1.0), Counter[tuple[int, int]](), 0
     if not young:
         taken[3, 8] = 2
     for _ in range(steps):
-        for records in looks.plan(steady(8), counted, taken):
+        for records in looks.plan(steady(8), counted, 2, taken):
             if records == 8:
                 whole += 1
                 counted.add(PhaseSeconds(forward=1.0))
@@ -53,8 +54,7 @@ def test_a_seventh_of_all_looks_or_more_is_at_whole_steps(steps: int, young: boo
                 taken[records, 8] += 1
                 if taken[records, 8] > 2:
                     looks.samples[steady(8)].add(PhaseSeconds(forward=0.2))
-    assert whole >= min(SURE_STEPS - 2, (steps - 2) // 2)
-    assert steps / (WHOLE_LOOKS + 1) - 3 <= whole <= max(SURE_STEPS, steps / WHOLE_LOOKS)
+    assert math.log2(1 + steps) - 3 <= whole <= 1 + math.log2(1 + steps)
 
 
 @given(LEVELS, st.integers(0, 1000))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling.looks import LOOK_LAG, LOOK_STEPS, SURE_STEPS, WHOLE_LOOKS
+from host.core.sampling.looks import LOOK_LAG, LOOK_STEPS
 from host.core.sampling.sampled_steps import (
     LEAST_STEPS,
     MOST_STEPS,
@@ -105,8 +105,9 @@ def test_regular_steps_are_counted_a_few_times_a_size_and_then_once_in_a_while(
 ) -> None:
     _, counted = run_steps(SampledSteps(), sizes, steps, lambda step, device, stratum: 0.01 * stratum.records)
     # First and second steps of a size, its steady ones, and the looks at whole steps; of one record all are.
-    looks = steps // LOOK_STEPS / (1 if 1 in sizes.values() else WHOLE_LOOKS)
-    assert counted <= len(set(sizes.values())) * (2 + SURE_STEPS + 1) + looks + 1
+    looks = steps // LOOK_STEPS
+    whole = looks if 1 in sizes.values() else math.log2(1 + looks)
+    assert counted <= len(set(sizes.values())) * (2 + LEAST_STEPS + 1 + whole) + 1
 
 
 @given(st.integers(1, 200), st.integers(1, 5), st.integers(1, 40))

@@ -21,6 +21,7 @@ from host.core.sampling.strata import FIRST_STAGES, STEADY, Stratum
 from host.training.sampling.round_parts import RoundPart, split_into_frames
 from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
+from host.training.sync.exchange.weight_sender import Outbound, SentWeights
 
 JOB = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
 FRAME = Job("digits_cnn", {}, None, 1.0, 0, 1.0, 0.0, 32)
@@ -69,18 +70,13 @@ class Counter(StepCounter):
         return self.given[number]
 
     async def step(self, number: int, drives: Sequence[Any], records: int = RECORDS) -> list[DeviceOutcome]:
-        class Outbound:
-            """What goes out."""
-
-        outbound: Any = Outbound()
-        outbound.number = number
-
         async def visit() -> list[DeviceOutcome]:
             own = Stepped(number, records, 0.0, PhaseSeconds(forward=99.0), 0)
             works = [StepWork(drive, np.arange(records, dtype=np.uint32), records) for drive in drives]
             return [DeviceOutcome(work, own, None) for work in works]
 
-        return await self.count_step(visit(), outbound, None, ())  # type: ignore[arg-type]
+        gathering: Any = None  # of what nobody wants
+        return await self.count_step(visit(), Outbound(number, SentWeights({})), gathering, ())
 
     def seconds_of_steps(self, *steps: Sequence[Any]) -> list[list[float]]:
         """Take so many steps of these drives each; return their seconds."""
@@ -112,6 +108,30 @@ def test_the_steps_of_a_drive_that_comes_back_are_first_ones_again() -> None:
     after = [Drive("a"), before[1]]
     taken = counter.seconds_of_steps(*[before] * 8, *[after] * 3)
     assert taken[8:] == [[3.0, 1.0], [2.0, 1.0], [1.0, 1.0]]
+
+
+class Watched(Machine):
+    """A machine that takes down what it is sent: the number of a step, its records, whether weights come with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[int, int, bool]] = []
+
+    async def visit(self, outbound: Any, _: object, __: object, works: Sequence[StepWork], ___: object) -> Any:
+        self.sent.append((outbound.number, len(works[0].records), outbound.weights is not None))
+        assert works[0].only_timed
+        return await super().visit(outbound, _, __, works, ___)
+
+
+def test_a_steps_weights_go_to_a_machine_once_and_with_looks_never() -> None:
+    machine = Watched()
+    Counter([machine], ["a", "b"]).seconds_of_steps(*[[Drive("a"), Drive("b")]] * 40)
+    looks = [sent for _, records, sent in machine.sent if records < RECORDS]
+    whole = [(step, sent) for step, records, sent in machine.sent if records == RECORDS]
+    assert looks
+    assert not any(looks)
+    assert {step for step, sent in whole if sent} == {step for step, _ in whole}
+    assert len([step for step, sent in whole if sent]) == len({step for step, _ in whole})
 
 
 class Restarting(Machine):

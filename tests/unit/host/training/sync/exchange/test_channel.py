@@ -122,12 +122,12 @@ class HandsOverGradients(StepDrive):
 
 
 async def visit(
-    exchange: StepExchange, number: int, drives: Sequence[StepDrive], *extensions: Echo
+    exchange: StepExchange, number: int, drives: Sequence[StepDrive], *extensions: Echo, only_timed: bool = False
 ) -> list[DeviceOutcome]:
     for drive in drives:
         if drive._pump is None:
             drive.pump()
-    works = [StepWork(drive.session, np.arange(2, dtype=np.uint32), 2) for drive in drives]
+    works = [StepWork(drive.session, np.arange(2, dtype=np.uint32), 2, only_timed) for drive in drives]
     sizes = {drive.device: 2 for drive in drives}
     gathering = GradientBuffer(tensor_specs(WEIGHTS), sizes, lambda *_: None, True)
     outbound = Outbound(number, SentWeights(WEIGHTS, tuple(WEIGHTS)))
@@ -175,6 +175,12 @@ async def test_a_session_that_failed_collects_no_more() -> None:
     (outcome,) = await visit(make_exchange(), 1, [drive])
     assert isinstance(outcome.error, ProtocolError)
     assert drive.session._collection.assembler is None
+
+
+async def test_gradients_of_a_step_that_is_only_timed_are_refused() -> None:
+    (outcome,) = await visit(make_exchange(), 1, [StepDrive("csd-00")], only_timed=True)
+    assert isinstance(outcome.error, ProtocolError)
+    assert "Tensors, which has no place in step 1" in str(outcome.error)
 
 
 @pytest.mark.parametrize("gone", [True, False])
