@@ -111,7 +111,7 @@ class DeviceSteps:
         Raises:
             ProtocolError: they have not come, or the task is not one of this session.
         """
-        only_timed = isinstance(task, Step) and task.only_timed
+        only_timed = isinstance(task, Step) and task.timed is not None
         if isinstance(self._passes, OverlappedPasses) and (only_timed or isinstance(task, Train)):
             raise ProtocolError("the host sent a round, or a step to be timed, in a session whose slices overlap")
         number = task.step if isinstance(task, Step) else task.round
@@ -128,11 +128,15 @@ class DeviceSteps:
             ProtocolError: the step's tensors were not announced.
             DeviceFailed: see `GradientWorker.compute`; or the model accumulated a gradient twice where it used not to.
         """
-        step = self._step = StepState(task.step, settings_of(task.sending), StepTiming(task.step), task.only_timed)
+        step = self._step = StepState(
+            task.step, settings_of(task.sending), StepTiming(task.step), task.timed is not None
+        )
         self._reader.begin(step.number)
         self._sender.begin(step.timing)
         self._passes.begin(step)
         done = self._worker.compute(task, self._add_up, self._passes, self._cross)
+        if task.timed == "forward":
+            return done
         rest = self._passes.end()
         if step.order is None:
             self._begin_leaving()

@@ -103,10 +103,12 @@ class GradientWorker:
         for parameter in self._parameters.values():
             parameter.grad = None
         torch.manual_seed(step_seed(self._job.seed, self._device, task.step))
-        self._loaded.meeting.reduce = self._charged(task.step, meet)
         try:
             point = self._loaded.point
             crossing = None if point is None else CutPass(point.crossing, task.step, cross, self._stopwatch)
+            if task.timed == "forward":
+                return self._pass_forward(index, task.micro_batch)
+            self._loaded.meeting.reduce = self._charged(task.step, meet)
             return self._accumulate(index, task.micro_batch, hooks, crossing)
         except ValueError as error:
             if _ONE_VALUE not in str(error):
@@ -166,6 +168,15 @@ class GradientWorker:
             read_bytes += images.nbytes + labels.nbytes
             self._stopwatch.lap("backward")
         return LocalStep(len(index), loss_sum / len(index), read_bytes)
+
+    def _pass_forward(self, index: Index, micro_batch: int) -> LocalStep:
+        """Run the records through the model, or the front of it, without any exchange."""
+        self._stopwatch.mark()
+        run = self._loaded.forward if self._loaded.point is None else lambda images, _: self._loaded.front(images)
+        for part in np.array_split(index, -(-len(index) // micro_batch)):
+            run(*self._loaded.take(part))
+            self._stopwatch.lap("forward")
+        return LocalStep(len(index), 0.0, 0)
 
     def _forward(self, images: Array, labels: Array, hooks: PassHooks, crossing: CutPass | None, last: bool) -> Ends:
         if crossing is not None:

@@ -19,6 +19,7 @@ from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files
 from host.config.server_group import ServerGroup
+from host.config.sync_section import OptimiserSection
 from host.core.datasets import Dataset, load_dataset
 from host.core.device_time import (
     COUNTED,
@@ -264,7 +265,8 @@ def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, 
         ConfigurationError: optimiser, tuner, communication or cut are not possible.
     """
     config, job, spec, shape, evaluator = inputs.config, inputs.job, inputs.spec, inputs.shape, inputs.evaluator
-    make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
+    if job.sync.optimiser != OptimiserSection() or not evaluator.structure().trained:
+        make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
     communication = choose_communication(config, job, inputs.models, evaluator)
 
     def plan_with(front: Front) -> SyncPlan:

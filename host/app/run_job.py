@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +122,17 @@ def run_job(
         options = _Options(paths.control(name), progress, quiet, stay, plan_only)
         run = _Run(request, folder, engine, exporter, history, where, options)
         run.member = member
+        threading.Thread(target=_import_ahead, args=(request,)).start()
         stack.enter_context(rare_collections())
         stack.callback(run.report)
         return run.train(paths)
+
+
+def _import_ahead(request: RunRequest) -> None:
+    """Import beside the start of drives what is needed later, such as what optimisers of torch want."""
+    with contextlib.suppress(Exception):  # whoever needs it is told
+        for name in [*["torch._dynamo"] * (request.sync is not None), "host.monitoring.report.report_page"]:
+            importlib.import_module(name)
 
 
 def _make_exporter(request: RunRequest, facts: RunFacts, history: History) -> Exporter:

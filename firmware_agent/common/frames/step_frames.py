@@ -39,15 +39,16 @@ class Step(Frame, frozen=True):
         micro_batch: at most so many records are computed at a time; the gradients of more are accumulated.
         sending: in which order and pieces they are sent, and how much may be under way; None: whole tensors, in the
             model's order. Without `Job.overlap` all leave after the backward pass, and credit has no meaning.
-        only_timed: only its seconds count: the gradient stays in the drive, and if no weights were announced for the
-            step, it is taken at those that are there.
+        timed: only seconds count: nothing returns but the report, and if no weights were announced for the step, it is
+            taken at those that are there. Of ``forward`` the drive computes the forward pass alone, with
+            statistics of its own and without what crosses a cut.
     """
 
     step: Positive
     records: StepRecords
     micro_batch: Positive
     sending: SendingSpec | None = None
-    only_timed: bool = False
+    timed: Literal["whole", "forward"] | None = None
 
 
 class Resend(Frame, frozen=True):

@@ -162,6 +162,8 @@ class SampledSteps:
     def restart(self, machine: int) -> None:
         """Take note that a machine begins anew: its first steps say nothing of those of the one before."""
         self._machines[machine].clear()
+        if machine == 0:
+            self.looks.restart()
         for state in self._devices.values():
             state.doubted = {stratum: seconds for stratum, seconds in state.doubted.items() if stratum.is_steady}
             state.looked.clear()
@@ -198,8 +200,8 @@ class SampledSteps:
     def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[int]] | None:
         """Return the device whose part of a synchronous step is looked at while later ones go on; None if none is due.
 
-        Arguments are those of `choose`. With it come the records of each look: of one at the whole step all, else a
-        part, which says whether anything has changed; of such looks there are more at first, until they are known.
+        Arguments are those of `choose`. With it come the records of each look, which says whether anything has changed;
+        there are more of them at first, until they are known. None: the whole step is counted.
         """
         if not begun or not self.looks.due(step):
             return None
@@ -208,7 +210,7 @@ class SampledSteps:
         if not stratum.is_steady:
             return None
         self.looks.last_step = step
-        return device, self.looks.plan(stratum, self.strata[stratum], self._least(stratum), self._machines[0])
+        return device, self.looks.plan(stratum, self.strata[stratum], self._least(stratum))
 
     def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:
         """Return the devices whose parts of the same step are counted once more, having been counted or not.
@@ -255,13 +257,7 @@ class SampledSteps:
 
     def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds) -> None:
         """Take note of a look at a device's steady step; if it does not fit, a whole step is counted soon."""
-        taken, size = self._machines[0], self.looks.size(stratum)
-        taken[size] += 1
-        if taken[size] <= len(STAGES) or stratum != self.now(device, stratum):
-            return
-        if fits(self.looks.samples, stratum, seconds, self.deviation(stratum)):
-            self.looks.samples[stratum].add(seconds)
-        else:
+        if self.looks.add(stratum, seconds, self.deviation(stratum), stratum == self.now(device, stratum)):
             self._devices[device].looked.add(stratum)
 
     def next_suspect(self, devices: Collection[str]) -> str | None:

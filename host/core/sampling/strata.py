@@ -20,8 +20,9 @@ STEADY, FIRST_ROUND, ENCODE, START = "steady", "first round", "encode", "first o
 STAGES = {1: "first", 2: "second"}
 FIRST_STAGES = [FIRST_ROUND, FIRST_ROUND, "third", "fourth"]
 ROUND_STAGES = ["first of a round", "second of a round"]
-# A step lies outside its stratum if it differs by more than its interval of this level, and than so much.
-_OUTSIDE, _LEAST_CHANGE = 0.99, 0.015
+# A step lies outside its stratum if it differs by more than its interval of this level, than so large a part of it, and
+# than an interrupt takes.
+_OUTSIDE, _LEAST_CHANGE, _INTERRUPT_SECONDS = 0.99, 0.015, 0.0003
 # A step is of another level than its own where that is so many times likelier.
 _LIKELIER = 20.0
 # Standard deviation over the mean that neither interrupts in a machine nor its age account for.
@@ -122,8 +123,8 @@ class StratumSamples:
         if self.count < 2:
             return True
         quantile = float(stdtrit(len(self.later) - 1, (1 + _OUTSIDE) / 2))
-        limit = max(_LEAST_CHANGE, quantile * self._spread(deviation))
-        return abs(seconds.total - self.mean.total) <= limit * self.mean.total
+        limit = max(_LEAST_CHANGE, quantile * self._spread(deviation)) * self.mean.total
+        return abs(seconds.total - self.mean.total) <= max(limit, _INTERRUPT_SECONDS)
 
     def log_density(self, seconds: PhaseSeconds, deviation: float) -> float:
         """Return the logarithm of the density of a step of this stratum, by a normal distribution, but for a constant.

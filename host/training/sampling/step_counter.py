@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -43,7 +43,10 @@ _StepArguments = tuple[Outbound, GradientBuffer, Sequence[StepExtension]]
 
 
 class _Look(NamedTuple):
-    """Looks that are counted while later steps go on: at which step, whose, of which stratum, of how many records."""
+    """Looks that are counted while later steps go on: at which step, whose, of which stratum, of how many records.
+
+    Without records the whole step is counted.
+    """
 
     step: int
     device: str
@@ -147,18 +150,19 @@ class StepCounter:
         stratum = self.steps.now(device, begun)
 
         async def look() -> list[PhaseSeconds]:
-            works = [replace(work, records=work.records[:count]) for count in records]
+            if not records:
+                return [await self._count_part(0, work, stratum.weight, *step)]
             found, sessions = [], set[DeviceSession | None]()
             try:
-                for part in works:
-                    is_look = len(part.records) < stratum.records
-                    found.append(await self._count_part(0, part, stratum.weight, *step, look=is_look))
+                for count in records:
+                    part = replace(work, records=work.records[:count])
+                    found.append(await self._count_part(0, part, stratum.weight, *step[:2], (), "forward"))
                     sessions.add(self._counting[0].session)
                 return found if len(sessions) == 1 else []  # what a machine counted that was lost does not count
             except DeviceFailed:
                 if records[0] == stratum.records:
                     raise
-                self.steps.looks.take_whole(stratum)
+                self.steps.looks.take_more(stratum)
                 return []
 
         seconds = asyncio.create_task(look())
@@ -171,8 +175,8 @@ class StepCounter:
         if look is None or step < look.step + LOOK_LAG:
             return
         self._look = None
-        for records, seconds in zip(look.records, await look.seconds, strict=False):
-            if records < look.stratum.records:
+        for seconds in await look.seconds:
+            if look.records:
                 self.steps.count_look(look.device, look.stratum, seconds)
             else:
                 self._count(look.device, look.stratum, seconds)
@@ -249,11 +253,11 @@ class StepCounter:
         outbound: Outbound,
         gathering: GradientBuffer,
         extensions: Sequence[StepExtension],
-        look: bool = False,
+        timed: Literal["whole", "forward"] = "whole",
     ) -> PhaseSeconds:
         """Return the seconds of a drive's part of a step beside a task of this weight, counted on a machine.
 
-        A step's weights are sent once, for a `look` those of a step before do, and gradients stay in the machine.
+        A step's weights are sent once, for a forward pass those of a step before do, and gradients stay in the machine.
 
         Raises:
             DeviceFailed: it fails there, be it in the user's code: then it does so in machines alone.
@@ -264,9 +268,9 @@ class StepCounter:
             counting = self._counting[number]
             counting.weight = competitor
             self._note_session(number, session)
-            has_weights = counting.step == outbound.number or (look and counting.step > 0)
+            has_weights = counting.step == outbound.number or (timed == "forward" and counting.step > 0)
             step = replace(outbound, weights=None) if has_weights else outbound
-            probe = StepWork(session, records, work.micro_batch, only_timed=True)
+            probe = StepWork(session, records, work.micro_batch, timed)
             outcome = (await counting.exchange.visit(step, [], gathering, [probe], extensions))[0]
             counting.step = 0 if outcome.error else counting.step if has_weights else outbound.number
             if isinstance(outcome.error, DeviceFailed):

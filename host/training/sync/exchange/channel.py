@@ -150,7 +150,7 @@ class Channel:
             extensions: take what else comes back.
         """
         log = SliceLog(task.step, self._session.device, self._now)
-        step = ChannelStep(task.step, gathering, self._spare, extensions, log, task.only_timed)
+        step = ChannelStep(task.step, gathering, self._spare, extensions, log, task.timed is not None)
         self._spare = None
         idle, self._steps[task.step] = not self._steps, step
         self._sender.begin(outbound, task, {spec.name for spec in gathering.specs}, log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +31,13 @@ class StepWork:
         session: of the device.
         records: indices into its shard.
         micro_batch: at most so many of them at a time.
-        only_timed: whether only its seconds count: no gradient returns.
+        timed: whether only seconds count, see `Step`.
     """
 
     session: DeviceSession
     records: npt.NDArray[np.uint32]
     micro_batch: int
-    only_timed: bool = False
+    timed: Literal["whole", "forward"] | None = None
 
     @property
     def device(self) -> str:

@@ -274,7 +274,7 @@ def test_synchronised_normalisation_needs_the_whole_batch_at_once(shard: Shard) 
 def test_of_a_step_that_is_only_timed_nothing_leaves_but_the_report_and_it_needs_no_weights(shard: Shard) -> None:
     drive = Drive(shard)
     usual = drive.step([1, 2, 3])
-    timed = msgspec.structs.replace(task([1, 2, 3], number=2), only_timed=True)
+    timed = msgspec.structs.replace(task([1, 2, 3], number=2), timed="whole")
     drive.steps.load(timed)
     done = drive.steps.compute(timed)
     report = Stepped(2, done.samples, done.loss, drive.watch.take(), done.read_bytes)
@@ -289,3 +289,18 @@ def test_of_a_step_that_is_only_timed_nothing_leaves_but_the_report_and_it_needs
     drive.steps.take(Tensors(5, tensor_specs(state_arrays(drive.model))))
     with pytest.raises(ProtocolError, match="missing"):
         drive.steps.load(msgspec.structs.replace(timed, step=5))
+
+
+@pytest.mark.parametrize("batch_norm", ["device", "synchronised"])
+def test_of_a_forward_pass_that_is_timed_nothing_else_is_computed_or_exchanged(shard: Shard, batch_norm: str) -> None:
+    drive = Drive(shard, NORMED, batch_norm=batch_norm)
+    timed = msgspec.structs.replace(task([1, 2, 3]), timed="forward")
+    drive.steps.load(timed)
+    done = drive.steps.compute(timed)
+    report = Stepped(1, done.samples, done.loss, drive.watch.take(), done.read_bytes)
+    drive.steps.finish(report)
+    assert drive.far.sent == [report]
+    assert report.samples == 3
+    assert report.seconds == PhaseSeconds(forward=report.seconds.forward)
+    assert report.seconds.forward > 0
+    assert all(parameter.grad is None for parameter in drive.model.parameters())

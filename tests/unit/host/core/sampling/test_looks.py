@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampling.looks import Looks
 from host.core.sampling.sampled_steps import SampledSteps
-from host.core.sampling.strata import ROUND_STAGES, STEADY, Stratum, StratumSamples, find_level, fits
+from host.core.sampling.strata import ROUND_STAGES, STAGES, STEADY, Stratum, StratumSamples, find_level, fits
 
 LEVELS = st.floats(0.2, 0.9) | st.floats(1.15, 5.0)
 
@@ -32,29 +31,50 @@ def samples_of(*totals: float) -> StratumSamples:
 @given(st.integers(1, 512), st.floats(1e-4, 10.0), st.floats(1e-4, 10.0))
 def test_a_look_is_as_short_as_a_competing_task_allows(records: int, seconds: float, later: float) -> None:
     looks = Looks()
-    size, micro_batch = looks.size(steady(records), seconds)
-    assert micro_batch == records
-    assert records / 8 <= size <= records
-    assert size * seconds / records >= 0.015 or size == records
-    assert size % 2 or size == records
-    assert looks.size(steady(records), later) == (size, records)
+    count = looks.records(steady(records), seconds)
+    assert 1 <= count <= records
+    assert count * seconds / records >= 0.008 * (1 - 1e-9) or count == records
+    assert (count - 1) * seconds / records < 0.008
+    assert looks.records(steady(records), later) == count
+
+
+@given(st.integers(1, 16), st.floats(1e-4, 1.0))
+def test_a_look_that_fails_has_three_records_and_then_all(records: int, seconds: float) -> None:
+    looks, stratum = Looks(), steady(records)
+    counts = [looks.records(stratum, seconds)]
+    while counts[-1] < records:
+        looks.take_more(stratum)
+        counts.append(looks.records(stratum))
+    assert counts == sorted(set(counts))
+    assert set(counts[1:]) <= {3, records}
 
 
 @given(st.integers(0, 400), st.booleans())
 def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> None:
-    looks, counted, taken, whole = Looks(), samples_of(1.0, 1.0), Counter[tuple[int, int]](), 0
+    looks, counted, whole = Looks(), samples_of(0.02, 0.02), 0
+    assert looks.records(steady(8), 0.02) == 4
     if not young:
-        taken[3, 8] = 2
+        for _ in STAGES:
+            assert not looks.add(steady(8), PhaseSeconds(forward=9.0), 0.0, current=True)
     for _ in range(steps):
-        for records in looks.plan(steady(8), counted, 2, taken):
-            if records == 8:
-                whole += 1
-                counted.add(PhaseSeconds(forward=1.0))
-            else:
-                taken[records, 8] += 1
-                if taken[records, 8] > 2:
-                    looks.samples[steady(8)].add(PhaseSeconds(forward=0.2))
+        planned = looks.plan(steady(8), counted, 2)
+        if not planned:
+            whole += 1
+            counted.add(PhaseSeconds(forward=0.02))
+        for records in planned:
+            assert records == 4
+            assert not looks.add(steady(8), PhaseSeconds(forward=0.01), 0.0, current=True)
     assert math.log2(1 + steps) - 3 <= whole <= 1 + math.log2(1 + steps)
+
+
+def test_a_look_at_a_level_that_is_left_says_nothing() -> None:
+    looks = Looks()
+    seconds = [1.0] * (len(STAGES) + 4)
+    assert not any(looks.add(steady(8), PhaseSeconds(forward=each), 0.0, current=True) for each in seconds)
+    assert looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True)
+    assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=False)
+    looks.restart()
+    assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True)
 
 
 @given(LEVELS, st.integers(0, 1000))

@@ -54,12 +54,11 @@ def run_steps(
         if look is not None and step >= look[0] + LOOK_LAG:
             _, device, stratum, looks, seconds = look
             look = None
-            for records in looks:
-                if records < stratum.records:
-                    sampled.count_look(device, stratum, seconds_of(seconds * 0.3))
-                else:
-                    sampled.count(device, stratum, seconds_of(seconds))
-                    counted_parts += 1
+            for _ in looks:
+                sampled.count_look(device, stratum, seconds_of(seconds * 0.3))
+            if not looks:
+                sampled.count(device, stratum, seconds_of(seconds))
+                counted_parts += 1
         chosen = sampled.choose(step, begun)
         while chosen:
             for device in chosen:
@@ -104,9 +103,8 @@ def test_regular_steps_are_counted_a_few_times_a_size_and_then_once_in_a_while(
     sizes: dict[str, int], steps: int
 ) -> None:
     _, counted = run_steps(SampledSteps(), sizes, steps, lambda step, device, stratum: 0.01 * stratum.records)
-    # First and second steps of a size, its steady ones, and the looks at whole steps; of one record all are.
-    looks = steps // LOOK_STEPS
-    whole = looks if 1 in sizes.values() else math.log2(1 + looks)
+    # First and second steps of a size, its steady ones, and the looks at whole steps.
+    whole = math.log2(1 + steps // LOOK_STEPS)
     assert counted <= len(set(sizes.values())) * (2 + LEAST_STEPS + 1 + whole) + 1
 
 

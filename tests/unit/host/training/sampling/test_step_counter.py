@@ -111,23 +111,22 @@ def test_the_steps_of_a_drive_that_comes_back_are_first_ones_again() -> None:
 
 
 class Watched(Machine):
-    """A machine that takes down what it is sent: the number of a step, its records, whether weights come with it."""
+    """A machine that takes down what it is sent: a step's number, what of it counts, whether weights come with it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent: list[tuple[int, int, bool]] = []
+        self.sent: list[tuple[int, str | None, bool]] = []
 
     async def visit(self, outbound: Any, _: object, __: object, works: Sequence[StepWork], ___: object) -> Any:
-        self.sent.append((outbound.number, len(works[0].records), outbound.weights is not None))
-        assert works[0].only_timed
+        self.sent.append((outbound.number, works[0].timed, outbound.weights is not None))
         return await super().visit(outbound, _, __, works, ___)
 
 
 def test_a_steps_weights_go_to_a_machine_once_and_with_looks_never() -> None:
     machine = Watched()
     Counter([machine], ["a", "b"]).seconds_of_steps(*[[Drive("a"), Drive("b")]] * 40)
-    looks = [sent for _, records, sent in machine.sent if records < RECORDS]
-    whole = [(step, sent) for step, records, sent in machine.sent if records == RECORDS]
+    looks = [sent for _, timed, sent in machine.sent if timed == "forward"]
+    whole = [(step, sent) for step, timed, sent in machine.sent if timed == "whole"]
     assert looks
     assert not any(looks)
     assert {step for step, sent in whole if sent} == {step for step, _ in whole}
@@ -148,7 +147,7 @@ def test_machines_that_do_not_stay_end_the_run() -> None:
 
 
 class Whole(Machine):
-    """A machine that computes no part of a step."""
+    """A machine that computes no part of a step's records."""
 
     async def visit(self, outbound: Any, _: object, __: object, works: Sequence[StepWork], ___: object) -> Any:
         self.error = DeviceFailed("no batches of this size") if len(works[0].records) < RECORDS else None

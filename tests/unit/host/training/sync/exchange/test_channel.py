@@ -6,7 +6,7 @@ import functools
 import gc
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -122,12 +122,16 @@ class HandsOverGradients(StepDrive):
 
 
 async def visit(
-    exchange: StepExchange, number: int, drives: Sequence[StepDrive], *extensions: Echo, only_timed: bool = False
+    exchange: StepExchange,
+    number: int,
+    drives: Sequence[StepDrive],
+    *extensions: Echo,
+    timed: Literal["whole", "forward"] | None = None,
 ) -> list[DeviceOutcome]:
     for drive in drives:
         if drive._pump is None:
             drive.pump()
-    works = [StepWork(drive.session, np.arange(2, dtype=np.uint32), 2, only_timed) for drive in drives]
+    works = [StepWork(drive.session, np.arange(2, dtype=np.uint32), 2, timed) for drive in drives]
     sizes = {drive.device: 2 for drive in drives}
     gathering = GradientBuffer(tensor_specs(WEIGHTS), sizes, lambda *_: None, True)
     outbound = Outbound(number, SentWeights(WEIGHTS, tuple(WEIGHTS)))
@@ -178,7 +182,7 @@ async def test_a_session_that_failed_collects_no_more() -> None:
 
 
 async def test_gradients_of_a_step_that_is_only_timed_are_refused() -> None:
-    (outcome,) = await visit(make_exchange(), 1, [StepDrive("csd-00")], only_timed=True)
+    (outcome,) = await visit(make_exchange(), 1, [StepDrive("csd-00")], timed="whole")
     assert isinstance(outcome.error, ProtocolError)
     assert "Tensors, which has no place in step 1" in str(outcome.error)
 
