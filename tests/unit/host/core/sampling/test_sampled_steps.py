@@ -336,9 +336,15 @@ def test_samples_have_the_mean_and_the_deviation_of_the_later_ones(totals: list[
     assert samples.count == len(totals)
     assert [each.total for each in samples.later] == pytest.approx(later)
     assert min(len(totals), 3) <= len(later) <= 20
-    assert samples.mean.total == pytest.approx(np.mean(later))
+    regular = len(later) < 2 or np.std(later, ddof=1) < 0.0099 * np.mean(later)
+    left_out = round(len(later) / 4) if regular else 0
+    middle = np.mean(sorted(later)[left_out : len(later) - left_out])
+    if regular or np.std(later, ddof=1) > 0.0101 * np.mean(later):
+        assert samples.mean.total == pytest.approx(middle)
+        assert samples.worth == len(later) * (0.75 if left_out else 1.0)
     if len(later) > 1:
-        assert samples.deviation == pytest.approx(np.std(later, ddof=1) / np.mean(later), abs=1e-9)
+        squares = np.square(np.array(later) - samples.mean.total).sum()
+        assert samples.deviation == pytest.approx((squares / (len(later) - 1)) ** 0.5 / samples.mean.total, abs=1e-9)
 
 
 @given(st.lists(st.floats(0.999, 1.001), min_size=3, max_size=60))
