@@ -122,7 +122,6 @@ def run_job(
         options = _Options(paths.control(name), progress, quiet, stay, plan_only)
         run = _Run(request, folder, engine, exporter, history, where, options)
         run.member = member
-        threading.Thread(target=_import_ahead, args=(request,)).start()
         stack.enter_context(rare_collections())
         stack.callback(run.report)
         return run.train(paths)
@@ -181,6 +180,7 @@ class _Run:
     def train(self, paths: Paths) -> Summary:
         """Train on the array that is up, else on a new one, which ends with the run."""
         request, folder, state = self._request, self._folder, ArrayState.load(self._folder)
+        threading.Thread(target=_import_ahead, args=(request,)).start()
         samplers = 1 if request.sync is None else request.config.samplers  # a federated round is counted on one
         counting = samplers if request.config.sampled else 0
         where = paths, self._options.progress, self._recorder.add_event

@@ -17,15 +17,13 @@ class DriveProgress:
         steps: its steps of each size.
         rounds: how many it began.
         levels: of each size.
-        doubted: stratum -> a step that did not fit it, until another one of it was counted.
-        looked: strata that a look did not fit, until a whole step was counted.
+        doubted: stratum -> a step that did not fit it, or None if a look did not, until a step of it was counted.
     """
 
     steps: Counter[Size] = field(default_factory=Counter)
     rounds: int = 0
     levels: Counter[Size] = field(default_factory=Counter)
-    doubted: dict[Stratum, PhaseSeconds] = field(default_factory=dict)
-    looked: set[Stratum] = field(default_factory=set)
+    doubted: dict[Stratum, PhaseSeconds | None] = field(default_factory=dict)
 
 
 @dataclass

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples, fits
 
-# In a synchronous run a look is taken every so many steps, the drives taking turns, and its seconds are known so many
-# steps later.
-LOOK_STEPS, LOOK_LAG = 4, 1
+# In a synchronous run a look is taken every so many steps, the drives taking turns, and its seconds are known a step
+# later.
+LOOK_STEPS = 4
 # A look is at the forward pass of as many records as take so many seconds, in which a task that competes has its turn,
 # too. Where it fails, for batch normalisation wants more than one value, it has so many, and then all.
 _LOOK_SECONDS, _MORE_RECORDS = 0.008, 3

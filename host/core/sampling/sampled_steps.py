@@ -58,13 +58,14 @@ class SampledSteps:
     Attributes:
         strata: the counted steps.
         looks: what was counted of parts of steps, all by the first machine.
+        taken: of each machine, its steps of each size.
     """
 
     def __init__(self, machines: int = 1) -> None:
         """Begin with nothing counted, by so many virtual machines."""
         self.strata: defaultdict[Stratum, StratumSamples] = defaultdict(StratumSamples)
         self.looks = Looks()
-        self._machines = [Counter[Size]() for _ in range(machines)]
+        self.taken = [Counter[Size]() for _ in range(machines)]
         self._devices: defaultdict[str, DriveProgress] = defaultdict(DriveProgress)
         # Steps that were begun.
         self._begun: Counter[Stratum] = Counter()
@@ -115,7 +116,7 @@ class SampledSteps:
         if (
             stratum.stage in STAGES.values()
             and not self.strata[stratum].count
-            and all(taken[size] >= number for taken in self._machines)
+            and all(taken[size] >= number for taken in self.taken)
         ):
             stratum, number = stratum._replace(stage=stage), 0  # no machine can take such a step any more
         # Of a size whose first steps were seen, what begins a round is a steady step and a difference.
@@ -155,18 +156,13 @@ class SampledSteps:
             for stratum, number in self._begun.items()
         }
 
-    def used(self, machine: int) -> Counter[Size]:
-        """Return how many steps of each size a machine has taken."""
-        return self._machines[machine]
-
     def restart(self, machine: int) -> None:
         """Take note that a machine begins anew: its first steps say nothing of those of the one before."""
-        self._machines[machine].clear()
+        self.taken[machine].clear()
         if machine == 0:
             self.looks.restart()
         for state in self._devices.values():
-            state.doubted = {stratum: seconds for stratum, seconds in state.doubted.items() if stratum.is_steady}
-            state.looked.clear()
+            state.doubted = {stratum: step for stratum, step in state.doubted.items() if step and stratum.is_steady}
 
     def restart_device(self, device: str) -> None:
         """Take note that a device begins anew, having been away."""
@@ -181,7 +177,8 @@ class SampledSteps:
             step: its number.
             begun: device -> stratum of its part.
         """
-        chosen = [device for device in begun if device in self._suspects or self._in_doubt(device, begun[device])]
+        doubted = [device for device in begun if self.now(device, begun[device]) in self._devices[device].doubted]
+        chosen = [device for device in begun if device in self._suspects or device in doubted]
         self._suspects.difference_update(chosen)
         missing = {stratum: self.lacks(stratum) for stratum in set(begun.values())}
         for device, stratum in begun.items():
@@ -191,11 +188,6 @@ class SampledSteps:
         if any(self.strata[begun[device]].count > 1 for device in chosen):  # of others a step looks at nothing
             self.looks.last_step = step
         return chosen
-
-    def _in_doubt(self, device: str, begun: Stratum) -> bool:
-        """Return whether a step or a look of this kind, of a device, did not fit, and no other was counted since."""
-        state, stratum = self._devices[device], self.now(device, begun)
-        return stratum in state.looked or stratum in state.doubted
 
     def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[int]] | None:
         """Return the device whose part of a synchronous step is looked at while later ones go on; None if none is due.
@@ -218,11 +210,13 @@ class SampledSteps:
         Their step did not fit; or its mean is not known; or it is a machine's first, whose excess over its second shall
         be known. The first machine counts all but those that did not fit.
         """
-        doubted = [device for device in begun if device in self._suspects and self._devices[device].doubted]
+        doubted = [
+            device for device in begun if device in self._suspects and any(self._devices[device].doubted.values())
+        ]
         self._suspects.difference_update(doubted)
         for device, stratum in () if doubted else begun.items():
             now = self.now(device, stratum)
-            if self.mean(now) is None or (stratum.stage == START and self._machines[0][stratum.size] == 1):
+            if self.mean(now) is None or (stratum.stage == START and self.taken[0][stratum.size] == 1):
                 return [device]
         return doubted
 
@@ -233,13 +227,12 @@ class SampledSteps:
         """
         if stratum.stage != ENCODE:
             self._counted_steps += 1
-            self._machines[machine][stratum.size] += 1
+            self.taken[machine][stratum.size] += 1
             usual = STEADY if stratum.stage in (START, *STAGES.values()) else stratum.stage
-            stratum = stratum._replace(stage=_stage_of(self._machines[machine], stratum.size, usual))
+            stratum = stratum._replace(stage=_stage_of(self.taken[machine], stratum.size, usual))
         state, size = self._devices[device], stratum.size
         stratum = self.now(device, stratum)
         doubted = state.doubted.pop(stratum, None)
-        state.looked.discard(stratum)
         both = [each for each in (doubted, seconds) if each is not None]
         if not fits(self.strata, stratum, seconds, self.deviation(stratum)):
             if doubted is None and device not in self._warned:  # the next one says if it was an interrupt
@@ -258,7 +251,7 @@ class SampledSteps:
     def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds) -> None:
         """Take note of a look at a device's steady step; if it does not fit, a whole step is counted soon."""
         if self.looks.add(stratum, seconds, self.deviation(stratum), stratum == self.now(device, stratum)):
-            self._devices[device].looked.add(stratum)
+            self._devices[device].doubted.setdefault(stratum, None)
 
     def next_suspect(self, devices: Collection[str]) -> str | None:
         """Return one of the devices that are to be looked at, once; None if there is none."""

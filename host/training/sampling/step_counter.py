@@ -22,7 +22,6 @@ from host.config.job_file import JobConfig
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
-from host.core.sampling.looks import LOOK_LAG
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
 from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
@@ -43,15 +42,11 @@ _StepArguments = tuple[Outbound, GradientBuffer, Sequence[StepExtension]]
 
 
 class _Look(NamedTuple):
-    """Looks that are counted while later steps go on: at which step, whose, of which stratum, of how many records.
+    """Looks, or a whole step, that are counted while the next step goes on: whose, of which stratum, and which."""
 
-    Without records the whole step is counted.
-    """
-
-    step: int
     device: str
     stratum: Stratum
-    records: list[int]
+    whole: bool
     seconds: asyncio.Task[list[PhaseSeconds]]
 
 
@@ -119,7 +114,7 @@ class StepCounter:
             device: self.steps.begin_step(device, len(o.work.records), o.work.micro_batch, self._weight_of(device))
             for device, o in own.items()
         }
-        await self._end_look(outbound.number)
+        await self._end_look()
         counted: dict[str, PhaseSeconds] = {}
         chosen = self.steps.choose(outbound.number, begun)
         for _ in range(_MOST_TURNS * len(begun)):  # until all strata have steps: a machine's first ones may be others
@@ -167,19 +162,14 @@ class StepCounter:
 
         seconds = asyncio.create_task(look())
         seconds.add_done_callback(lambda task: task.cancelled() or task.exception())  # the run may end before
-        self._look = _Look(step[0].number, device, stratum, records, seconds)
+        self._look = _Look(device, stratum, not records, seconds)
 
-    async def _end_look(self, step: int) -> None:
-        """Take in what the look of some steps ago counted, if it is due in this step."""
-        look = self._look
-        if look is None or step < look.step + LOOK_LAG:
-            return
-        self._look = None
-        for seconds in await look.seconds:
-            if look.records:
-                self.steps.count_look(look.device, look.stratum, seconds)
-            else:
-                self._count(look.device, look.stratum, seconds)
+    async def _end_look(self) -> None:
+        """Take in what the look of the step before counted."""
+        if (look := self._look) is not None:
+            self._look = None
+            for seconds in await look.seconds:
+                (self._count if look.whole else self.steps.count_look)(look.device, look.stratum, seconds)
 
     async def count_round(
         self, number: int, weights: Mapping[str, Array], answers: Sequence[RoundAnswer]
@@ -342,7 +332,7 @@ class StepCounter:
             lacking = [each for each in strata for _ in range(self.steps.lacks(each)) if each not in began]
             found += len(lacking)
             if any(each.is_steady for each in lacking):  # what a machine counts of a size at first is of other stages
-                lacking += [lacking[-1]] * max(0, len(STAGES) - self.steps.used(0)[size] - len(began))
+                lacking += [lacking[-1]] * max(0, len(STAGES) - self.steps.taken[0][size] - len(began))
             if check and not lacking and size == begun[first][0].size:
                 lacking = [steps[0].stratum.steady]
             for number, stratum in enumerate(lacking):

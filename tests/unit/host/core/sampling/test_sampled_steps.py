@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling.looks import LOOK_LAG, LOOK_STEPS
+from host.core.sampling.looks import LOOK_STEPS
 from host.core.sampling.sampled_steps import (
     LEAST_STEPS,
     MOST_STEPS,
@@ -23,7 +23,7 @@ from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 from host.core.sampling.strata import STEADY, Stratum, StratumSamples
 
 # A change is seen in so many steps, where one drive trains alone.
-NOTICE_STEPS = LOOK_STEPS + LOOK_LAG
+NOTICE_STEPS = LOOK_STEPS + 1
 Truth = Callable[[int, str, Stratum], float]
 """Step number, device and stratum -> seconds of the device's part."""
 
@@ -51,7 +51,7 @@ def run_steps(
         here = sizes(step) if callable(sizes) else sizes
         begun = {device: sampled.begin_step(device, size, size, weight) for device, size in here.items()}
         counted: dict[str, PhaseSeconds] = {}
-        if look is not None and step >= look[0] + LOOK_LAG:
+        if look is not None and step > look[0]:
             _, device, stratum, looks, seconds = look
             look = None
             for _ in looks:
@@ -121,7 +121,7 @@ def test_the_first_steps_of_a_size_are_strata_of_their_own() -> None:
     sampled = SampledSteps()
 
     def truth(step: int, device: str, stratum: Stratum) -> float:
-        return {0: 5.0, 1: 1.2}.get(sampled.used(0).total(), 1.0)
+        return {0: 5.0, 1: 1.2}.get(sampled.taken[0].total(), 1.0)
 
     taken, _ = run_steps(sampled, {"a": 8, "b": 8, "c": 8}, 20, truth)
     assert [result["c"] for result in taken[:3]] == pytest.approx([5.0, 1.2, 1.0])
@@ -220,7 +220,7 @@ def test_what_a_young_machine_takes_is_forgotten(young: float, steps: int) -> No
     sampled = SampledSteps()
 
     def truth(step: int, device: str, stratum: Stratum) -> float:
-        return young if sampled.used(0).total() < 5 else 1.0
+        return young if sampled.taken[0].total() < 5 else 1.0
 
     taken, _ = run_steps(sampled, {"a": 8}, steps, truth)
     assert [result["a"] for result in taken[40:]] == pytest.approx([1.0] * (steps - 40))
@@ -233,7 +233,7 @@ def test_the_first_step_of_all_takes_longer_by_as_much_whatever_its_size(
     sampled = SampledSteps()
 
     def truth(step: int, device: str, stratum: Stratum) -> float:
-        return 0.01 * stratum.records + (0.0 if sampled.used(0).total() else excess)
+        return 0.01 * stratum.records + (0.0 if sampled.taken[0].total() else excess)
 
     sizes = {"a": small, "b": large} if small_first else {"a": large, "b": small}
     taken, _ = run_steps(sampled, sizes, 10, truth)
