@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -265,8 +265,7 @@ class CsdArray:
         return {"job": {**content, **changes}, "where": str(path), "folder": str(path.parent)}
 
     def _list_runs(self) -> str:
-        directories = [str(running.directory or "a run without a directory") for running in self._runs]
-        return ", ".join(directories) or "no run"
+        return ", ".join(str(running.directory or "a run without a directory") for running in self._runs) or "no run"
 
     def _scrape(self) -> str:
         live = next(iter(self._consoles.values())).parents[2] / "live.json"
@@ -292,5 +291,4 @@ def _shorten_metrics(text: str) -> str:
 
 
 def _last_lines(text: str) -> str:
-    lines: Sequence[str] = text.splitlines()
-    return "\n".join(lines[-_SHOWN_LINES:]) or "nothing"
+    return "\n".join(text.splitlines()[-_SHOWN_LINES:]) or "nothing"

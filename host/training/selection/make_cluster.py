@@ -128,8 +128,7 @@ def _kinds(config: ArrayConfig, plan: SyncPlan) -> list[DeviceKind]:
     grouped: dict[tuple[str, str, bool], list[Device]] = {}
     for node in config.list_nodes():
         grouped.setdefault((node.profile, node.engine, node.name == HOST), []).append(node)
-    names = _names(list(grouped))
-    return [_kind(name, nodes, plan) for name, nodes in zip(names, grouped.values(), strict=True)]
+    return [_kind(name, nodes, plan) for name, nodes in zip(_names(list(grouped)), grouped.values(), strict=True)]
 
 
 def planned_records(plan: SyncPlan) -> int:

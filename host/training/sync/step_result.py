@@ -108,8 +108,7 @@ class StepResult:
     @property
     def observed(self) -> list[DevicePart]:
         """What each device computed, whether or not it counts, on all servers."""
-        parts = self.accounted.devices
-        return [DevicePart(part.device, part.samples, part.device_seconds.total) for part in parts]
+        return [DevicePart(part.device, part.samples, part.device_seconds.total) for part in self.accounted.devices]
 
     @property
     def cost(self) -> StepCost:
@@ -200,8 +199,7 @@ class StepAccounting:
         """
         limit, late = self._late(outcomes, expected)
         over = None if crossed is None else crossed(late)
-        accounted = self._account(outcomes, beside, (limit, late), sending, over)
-        return StepReport(outcomes, beside, late, accounted, over)
+        return StepReport(outcomes, beside, late, self._account(outcomes, beside, (limit, late), sending, over), over)
 
     def _late(self, outcomes: Sequence[DeviceOutcome], expected: Expected | None) -> tuple[float, list[str]]:
         """Return after how many seconds of computing devices were given up, and which."""

@@ -157,8 +157,7 @@ class ServerModel:
         grouped = Grouped(self._module, alone, sizes, [own[batch.device] for batch in batches])
         with nullcontext() if joint is None else joint.placed(batch_norms(self._module)):
             outputs: torch.Tensor = grouped.run(*inputs)
-        parts = zip(torch.split(outputs, sizes), batches, strict=True)
-        losses = [_loss(part, batch) for part, batch in parts]
+        losses = [_loss(part, batch) for part, batch in zip(torch.split(outputs, sizes), batches, strict=True)]
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         return [
             ActivationGrads(loss.item() / size, self._gradients(values, size), own[batch.device].random.numpy())
