@@ -258,12 +258,11 @@ class ServerModel:
     def _gradients(self, values: Sequence[torch.Tensor], records: int) -> dict[str, Array]:
         if not self.hand_over.answered:
             return {}
-        found = {}
-        for place, value in enumerate(values):
-            if value.requires_grad:
-                gradient = torch.zeros_like(value) if value.grad is None else value.grad
-                found[str(place)] = (gradient / records).numpy()
-        return found
+        return {
+            str(place): ((torch.zeros_like(value) if value.grad is None else value.grad) / records).numpy()
+            for place, value in enumerate(values)
+            if value.requires_grad
+        }
 
 
 class ServerModelPass:
