@@ -239,7 +239,10 @@ class CsdArray:
             events = [record for record in read_records(running.directory) if record["kind"] == "event"]
             lines = [f"{each['device']} {each['what']}: {each['detail']}" for each in events]
             sections.append((f"csd-emu events of run {number}", "\n".join(lines) or "none"))
-        sections += [(f"csd-emu console {device}", _last_lines(self.console(device))) for device in self.devices]
+        sections += [
+            (f"csd-emu console {device}", "\n".join(self.console(device).splitlines()[-_SHOWN_LINES:]) or "nothing")
+            for device in self.devices
+        ]
         if self._runs:
             sections.append(("csd-emu metrics", _shorten_metrics(self.metrics) or "none"))
         return sections
@@ -288,7 +291,3 @@ def read_records(directory: Path | None) -> list[dict[str, Any]]:
 def _shorten_metrics(text: str) -> str:
     """Return the values alone, without histograms' buckets: a report is read by people."""
     return "\n".join(line for line in text.splitlines() if line[:1] != "#" and "_bucket{" not in line)
-
-
-def _last_lines(text: str) -> str:
-    return "\n".join(text.splitlines()[-_SHOWN_LINES:]) or "nothing"
