@@ -152,8 +152,9 @@ def expect(
                 f"{name} is {measured[name]}, which nothing can be compared with; train more rounds, or leave it out "
                 f"with --band {name}={LEFT_OUT}"
             )
-        clock_there = clock if kind.timed else NO_CLOCK
-        figures[name] = ExpectedFigure(measured[name], kind.unit, clock_there, band, profiles_bands.get(name))
+        figures[name] = ExpectedFigure(
+            measured[name], kind.unit, clock if kind.timed else NO_CLOCK, band, profiles_bands.get(name)
+        )
     if not figures:
         raise ConfigurationError("every figure was left out, so there is nothing to compare; give one of them a band")
     return figures

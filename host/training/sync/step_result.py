@@ -262,8 +262,9 @@ class StepAccounting:
         ]
         losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
         loss = sum(value * count for value, count in losses) / total if total else math.nan
-        probed = failed_outcomes(report.beside)
-        return StepResult(report.accounted, loss, devices, report.late, report.failed, mixed, rate, probed)
+        return StepResult(
+            report.accounted, loss, devices, report.late, report.failed, mixed, rate, failed_outcomes(report.beside)
+        )
 
     def expected_total(self, outcome: DeviceOutcome) -> float:
         """Return what the device's table says of its part, undisturbed; 0 without one."""
