@@ -109,8 +109,7 @@ class Runner:
         """
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             try:
-                pending = [pool.submit(work, item) for item in items]
-                for done, future in enumerate(as_completed(pending), 1):
+                for done, future in enumerate(as_completed([pool.submit(work, item) for item in items]), 1):
                     future.result()
                     advance(done / len(items))
             except BaseException:

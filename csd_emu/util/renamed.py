@@ -52,12 +52,12 @@ class Renamed(msgspec.Struct, frozen=True):
 @functools.cache
 def old_names(kind: type[msgspec.Struct]) -> dict[str, str]:
     """Return old name -> new name of the renamed fields of `kind`, in the order of its fields."""
-    found = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        for each in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
-            if isinstance(each, msgspec.Meta) and _NEW_NAME in (each.extra or {}):
-                found[name] = (each.extra or {})[_NEW_NAME]
-    return found
+    return {
+        name: each.extra[_NEW_NAME]
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        for each in (get_args(hint)[1:] if get_origin(hint) is Annotated else ())
+        if isinstance(each, msgspec.Meta) and each.extra and _NEW_NAME in each.extra
+    }
 
 
 def with_new_keys(value: Any) -> Any:

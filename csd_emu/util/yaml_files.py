@@ -92,8 +92,7 @@ class _Bounds:
         if len(self._opened) > MOST_DEPTH:
             raise _wrong(f"it is nested more than {MOST_DEPTH} deep; write it flatter", event)
         if self._nodes > MOST_VALUES:
-            told = f"it has more than {MOST_VALUES} values, with those that aliases stand for; split it"
-            raise _wrong(told, event)
+            raise _wrong(f"it has more than {MOST_VALUES} values, with those that aliases stand for; split it", event)
 
     def _close(self, anchor: str | None, before: int) -> None:
         self._nodes += 1

@@ -144,8 +144,7 @@ def measure_again(
         for batch_size in batches:
             progress.stage(f"{request.spec.name}: batch {batch_size} again")
             said = table.step_seconds(batch_size).total
-            measured = await measure_batch(session, request, batch_size, said)
-            seen = median_step(measured.step_seconds).total
+            seen = median_step((await measure_batch(session, request, batch_size, said)).step_seconds).total
             rows.append(VerifiedRow(batch_size, said, seen, seen / said - 1))
         return rows
 

@@ -149,8 +149,7 @@ def _batch(record: RoundRecord) -> str:
 
 
 def _array_rate(record: RoundRecord) -> str:
-    samples = sum(step.samples for step in record.steps)
-    return f"{samples / record.array_seconds:.1f}" if record.array_seconds else "-"
+    return f"{sum(step.samples for step in record.steps) / record.array_seconds:.1f}" if record.array_seconds else "-"
 
 
 def _imbalance(record: RoundRecord) -> str:

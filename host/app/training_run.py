@@ -213,8 +213,9 @@ class TrainingRun:
         exchange = RoundExchange(
             request.job, frame, self._fleet, self._list_existing, on_event, faults.before_task, self._failures
         )
-        plugin = request.plugins.strategy
-        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, plugin, self._counter)
+        return FederatedTraining(
+            request.job, names, exchange, accountant, request.evaluator, request.plugins.strategy, self._counter
+        )
 
     def _over(self) -> bool:
         """Whether the run ends before its training is done."""
@@ -307,8 +308,9 @@ def _round_frame(request: RunRequest) -> Job:
 def _step_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it computes steps of."""
     cut = None if request.placed is None else request.placed.layer
-    overlap = request.communication.overlap
-    return job_frame(request.job, request.spec, request.dataset.image_scale, overlap=overlap, cut=cut)
+    return job_frame(
+        request.job, request.spec, request.dataset.image_scale, overlap=request.communication.overlap, cut=cut
+    )
 
 
 def _norm_sums(request: RunRequest) -> tuple[NormSum, ...]:

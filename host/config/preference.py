@@ -32,10 +32,8 @@ class Preference:
     def label(self) -> str:
         """As a person, and `parse_preference`, reads it."""
         weights = {name: getattr(self, name) for name in QUANTITIES if getattr(self, name)}
-        for name, known in NAMED.items():
-            if weights == known:
-                return name
-        return ",".join(f"{name}={weight:g}" for name, weight in weights.items())
+        listed = ",".join(f"{name}={weight:g}" for name, weight in weights.items())
+        return next((name for name, known in NAMED.items() if weights == known), listed)
 
     def score(self, seconds: float, watts: float, joules: float) -> float:
         """Return the weighted sum of logarithms; all three must be positive."""

@@ -242,16 +242,14 @@ class DeviceTime:
 def batch_counts(samples: int, epochs: int, batch_size: int) -> dict[int, int]:
     """Return batch size -> steps for `samples` records, repetitions counted, in `epochs` equal passes."""
     full, rest = divmod(samples // max(1, epochs), batch_size)
-    counts = {batch_size: full * epochs, rest: epochs}
-    return {size: steps for size, steps in counts.items() if size and steps}
+    return {size: steps for size, steps in {batch_size: full * epochs, rest: epochs}.items() if size and steps}
 
 
 def micro_batch_counts(records: int, micro_batch: int) -> dict[int, int]:
     """Return batch size -> steps of a gradient over `records`, computed in equal parts of at most `micro_batch`."""
     parts = -(-records // micro_batch)
     small, larger = divmod(records, parts)
-    counts = {small + 1: larger, small: parts - larger}
-    return {size: count for size, count in counts.items() if count}
+    return {size: count for size, count in {small + 1: larger, small: parts - larger}.items() if count}
 
 
 def gradient_seconds(model: StepModel, batches: Mapping[int, int]) -> PhaseSeconds:

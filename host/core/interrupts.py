@@ -79,7 +79,7 @@ class Interrupts:
         Args:
             works: go on meanwhile and are cancelled then; the first of them that ends, ends the wait with its error.
         """
-        tasks = [asyncio.create_task(work) for work in (*works, _for_ever())]
+        tasks = [*map(asyncio.create_task, works), asyncio.create_task(asyncio.Event().wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -121,10 +121,6 @@ async def end_tasks(tasks: Collection[asyncio.Task[T]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _for_ever() -> None:
-    await asyncio.Event().wait()
 
 
 INTERRUPTS = Interrupts()

@@ -124,5 +124,6 @@ def exchange_seconds(config: ArrayConfig, load: Load, end: End | None = None) ->
     """
     host = get_profile(config.host.profile).at(end)
     drives = [get_profile(device.profile).at(end) for device in config.list_devices()]
-    link = link_of(config.link, host)
-    return host_node.exchange_seconds(drives, link, load.state_bytes, load.gradient_bytes, config.host.trains)
+    return host_node.exchange_seconds(
+        drives, link_of(config.link, host), load.state_bytes, load.gradient_bytes, config.host.trains
+    )

@@ -79,8 +79,7 @@ def reduce_arrays(arrays: Sequence[Array], write: Callable[[Array, Sequence[Arra
     edges = np.linspace(0, flat.size, cores + 1).astype(int).tolist()
     with ThreadPoolExecutor(cores) as pool:
         spans = [slice(start, end) for start, end in itertools.pairwise(edges)]
-        jobs = [pool.submit(write, flat[s], [p[s] for p in parts]) for s in spans]
-        for job in jobs:
+        for job in [pool.submit(write, flat[s], [p[s] for p in parts]) for s in spans]:
             job.result()
     return result
 

@@ -140,8 +140,9 @@ class DeviceSession:
         while isinstance(frame := await self._next_frame(deadline), Slice):
             if (assembler := self._collection.assembler) is None:
                 break
-            end = frame.offset + len(frame.data)
-            self._collection.on_arrival(frame.tensor, frame.offset, end, assembler.add(frame))
+            self._collection.on_arrival(
+                frame.tensor, frame.offset, frame.offset + len(frame.data), assembler.add(frame)
+            )
         if isinstance(frame, Failed):
             raise self._failed(frame)
         return frame

@@ -241,8 +241,9 @@ class RoundExchange:
     def _part(self, answer: RoundAnswer) -> ScreenedContribution:
         said, session = answer.returned.trained, answer.session
         dealt = dealt_passes(session.hello.samples, self._job.epochs, self._frame.batch_size)
-        clock = self.clock_of(session.device, session.hello.clock)
-        return ScreenedContribution(session.device, dealt, said, answer.scan, clock)
+        return ScreenedContribution(
+            session.device, dealt, said, answer.scan, self.clock_of(session.device, session.hello.clock)
+        )
 
     async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
         """Return when there is a session that can be asked in this round.

@@ -95,7 +95,8 @@ class LocalSite(Hypervisor):
         self._daemon.open_to(plan.folder)
         for path in (spec.disk, plan.console):
             path.unlink(missing_ok=True)
-        _enlarge(plan.shard)
+        if plan.shard.stat().st_size < MIN_NAMESPACE_BYTES:
+            os.truncate(plan.shard, MIN_NAMESPACE_BYTES)
         make_overlay(find_qemu(), spec.disk, template.disk, "qcow2")
         if self._plugin is not None:
             spec = dataclasses.replace(spec, plugin=self._plugin.options(plan.marks))
@@ -170,8 +171,3 @@ def clone_spec(
 
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def _enlarge(namespace: Path) -> None:
-    if namespace.stat().st_size < MIN_NAMESPACE_BYTES:
-        os.truncate(namespace, MIN_NAMESPACE_BYTES)

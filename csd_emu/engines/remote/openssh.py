@@ -214,17 +214,8 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def find_known(route: Route) -> list[KnownKey]:
-    """Return the keys that known_hosts has for the server, hashed lines and patterns included.
-
-    Raises:
-        EnvironmentUnfit: this machine has no OpenSSH client.
-        ConfigurationError: a file of host keys cannot be read, or its line is damaged.
-    """
-    return [key for path in route.known_hosts if path.is_file() for key in _find(path, route.known_as)]
-
-
 def _find(path: Path, name: str) -> Iterator[KnownKey]:
+    """Yield the keys that a file of known hosts has for a server, hashed lines and patterns included."""
     command = ["ssh-keygen", "-F", name, "-f", str(path)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_SECONDS, check=False)
@@ -256,15 +247,6 @@ def _read_found(path: Path, lines: list[str]) -> Iterator[KnownKey]:
         yield KnownKey(fields[1], blob, marker == _REVOKED, path)
 
 
-def find_revoking(route: Route, kind: str, blob: bytes) -> Path | None:
-    """Return the file of `RevokedHostKeys` that has a host key, None if none has.
-
-    Raises:
-        ConfigurationError: a file cannot be read: then OpenSSH trusts no host key either.
-    """
-    return next((path for path in route.revoked if _is_revoked(path, kind, blob)), None)
-
-
 def _is_revoked(path: Path, kind: str, blob: bytes) -> bool:
     try:
         content = path.read_bytes()
@@ -290,9 +272,14 @@ class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
     """Decides on a server's host key; paramiko has been told of no known keys, so that it asks for each."""
 
     def __init__(self, drive: str, route: Route, write: bool = True) -> None:
-        """Check the server of `route`, for the drive of that name; `write` down a new key that is accepted."""
+        """Check the server of `route`, for the drive of that name; `write` down a new key that is accepted.
+
+        Raises:
+            EnvironmentUnfit: this machine has no OpenSSH client.
+            ConfigurationError: a file of host keys cannot be read, or its line is damaged.
+        """
         self._drive, self._route, self._may_write = drive, route, write
-        self._known = find_known(route)
+        self._known = [key for path in route.known_hosts if path.is_file() for key in _find(path, route.known_as)]
 
     def make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         """Return a transport that asks first for a key of a kind that is known, as a server may have several."""
@@ -309,10 +296,11 @@ class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
 
         Raises:
             HostKeyRefused: it is unknown, revoked, or another than the known one.
-            ConfigurationError: `RevokedHostKeys` cannot be read.
+            ConfigurationError: `RevokedHostKeys` cannot be read: then OpenSSH trusts no host key either.
         """
         blob = key.asbytes()
-        if (revoking := find_revoking(self._route, key.get_name(), blob)) is not None:
+        revoking = next((path for path in self._route.revoked if _is_revoked(path, key.get_name(), blob)), None)
+        if revoking is not None:
             raise HostKeyRefused(self._say(blob, f"is revoked in {revoking}", "do not use this drive"))
         same = [known for known in self._known if known.blob == blob]
         others = [known for known in self._known if not known.revoked]

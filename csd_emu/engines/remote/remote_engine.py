@@ -205,8 +205,9 @@ class RemoteEngine(Engine):
 
     def list_devices(self, array: str) -> list[str]:
         """Return the drives that are lent to `array`; those that cannot be reached are not among them."""
-        looks = self._looks_of_all()
-        return sorted(name for name, look in looks.items() if look.alive and self._borrower(look) == array)
+        return sorted(
+            name for name, look in self._looks_of_all().items() if look.alive and self._borrower(look) == array
+        )
 
     def list_arrays(self) -> list[str]:
         """Return the arrays of this server to which the drives of this one's inventory are lent."""

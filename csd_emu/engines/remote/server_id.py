@@ -28,8 +28,7 @@ def server_id(state: Path) -> str:
         if not path.exists():
             with locked(state):
                 if not path.exists():  # whoever is first draws it for all
-                    drawn = f"{socket.gethostname()}-{secrets.token_hex(_ID_BYTES)}\n"
-                    replace_file(path, drawn.encode(), 0o644)
+                    replace_file(path, f"{socket.gethostname()}-{secrets.token_hex(_ID_BYTES)}\n".encode(), 0o644)
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise EnvironmentUnfit(f"{path}: cannot be used ({error}); free space, or set CSD_EMU_HOME") from error

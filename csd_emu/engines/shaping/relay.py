@@ -45,8 +45,7 @@ class TokenBucket:
 
     def take(self, size_bytes: int, now: float) -> float:
         """Return when the last of `size_bytes`, asked for now, has passed: `now` at the earliest."""
-        begin = max(self._free_at, now - self._burst_seconds)
-        self._free_at = begin + size_bytes * self._seconds_per_byte
+        self._free_at = max(self._free_at, now - self._burst_seconds) + size_bytes * self._seconds_per_byte
         return max(now, self._free_at)
 
     def change(self, bytes_per_second: float, now: float) -> None:

@@ -49,16 +49,14 @@ class OwnLink:
 
     def __post_init__(self) -> None:
         """Refuse what no drive has."""
-        counts = {"latency": self.latency_seconds, "seconds per slice": self.slice_seconds}
-        check_numbers("a drive's link", {}, counts)
+        check_numbers("a drive's link", {}, {"latency": self.latency_seconds, "seconds per slice": self.slice_seconds})
         if not self.bytes_per_second > 0:
             raise ConfigurationError("a drive's link: its bandwidth must be positive")
 
 
 def host_side(link: Link, drives: int, slice_seconds: float) -> SharedLink:
     """Return the host's side as all share it; where it is not shared, it is as wide as all drives have it together."""
-    width = 1 if link.shared else drives
-    return SharedLink(link.bytes_per_second * width, link.latency_seconds, slice_seconds)
+    return SharedLink(link.bytes_per_second * (1 if link.shared else drives), link.latency_seconds, slice_seconds)
 
 
 def own_side(link: Link, bytes_per_second: float, latency_seconds: float) -> OwnLink:

@@ -123,8 +123,7 @@ class ExchangeModel:
         """
         size_bytes = sum(map(sum, tensors))
         rate = size_bytes / host_seconds if host_seconds and size_bytes else math.inf
-        stepping = BlockStepping(block_bytes or max(1, size_bytes), rate, barrier)
-        return cls(((), *map(tuple, tensors)), sending, stepping)
+        return cls(((), *map(tuple, tensors)), sending, BlockStepping(block_bytes or max(1, size_bytes), rate, barrier))
 
 
 class StepTransfers(NamedTuple):
@@ -194,14 +193,12 @@ class SteadySteps:
     def step(self) -> float:
         """Go on until all have begun the next step; return the seconds since they had begun this one."""
         before = max(self.begun)
-        there = self._exchange.get_back(self.exchanged, self.backward)
-        each = zip(self._passes, self.begun, there, strict=True)
+        each = zip(self._passes, self.begun, self._exchange.get_back(self.exchanged, self.backward), strict=True)
         self.forward = [passes.time_forward(begun, come) for passes, begun, come in each]
         begins = [passes[-1][1] for passes in self.forward]
         if self._cut:
             begins = self._cross(begins)
-        pairs = zip(self._passes, begins, strict=True)
-        self.backward = [passes.time_backward(begin) for passes, begin in pairs]
+        self.backward = [passes.time_backward(begin) for passes, begin in zip(self._passes, begins, strict=True)]
         self.begun = [ends[-1] for ends in self.backward]
         return max(self.begun) - before
 

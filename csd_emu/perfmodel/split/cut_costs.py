@@ -40,8 +40,7 @@ class CutCosts:
     def crossing_bytes(self) -> Floats:
         """(cuts,) of one record; NaN where the model cannot be cut, 0 with nothing moved."""
         own = [layer.crossing_bytes for layer in self.situation.layers]
-        inner = [np.nan if size is None else float(size) for size in own[1:]]
-        return np.array([np.nan, *inner, 0.0])
+        return np.array([np.nan, *(np.nan if size is None else float(size) for size in own[1:]), 0.0])
 
     @cached_property
     def push_bytes(self) -> Floats:
@@ -103,15 +102,13 @@ class CutCosts:
     @cached_property
     def forward_seconds(self) -> Floats:
         """(devices, cuts) of each device's forward pass."""
-        devices = self.situation.drives
-        seconds = np.array([drive.forward_seconds * self._shares(drive)[0] for drive in devices])
+        seconds = np.array([drive.forward_seconds * self._shares(drive)[0] for drive in self.situation.drives])
         return np.asarray(seconds * self.factors)
 
     @cached_property
     def backward_seconds(self) -> Floats:
         """(devices, cuts) of each device's backward pass, without any encoding."""
-        devices = self.situation.drives
-        seconds = np.array([drive.backward_seconds * self._shares(drive)[1] for drive in devices])
+        seconds = np.array([drive.backward_seconds * self._shares(drive)[1] for drive in self.situation.drives])
         return np.asarray(seconds * self.factors)
 
     @cached_property
@@ -160,8 +157,7 @@ class CutCosts:
     def tail_seconds(self, part: DeviceCost | HostPlace) -> Floats:
         """Return (cuts,) what the layers behind each cut take of `part`, forward and backward."""
         forward, backward = self._shares(part)
-        seconds = part.forward_seconds * (1 - forward) + part.backward_seconds * (1 - backward)
-        return np.maximum(0.0, seconds)
+        return np.maximum(0.0, part.forward_seconds * (1 - forward) + part.backward_seconds * (1 - backward))
 
     @cached_property
     def host_seconds(self) -> Floats:
@@ -181,8 +177,7 @@ class CutCosts:
         """
         operations = [layer.forward_operations + layer.backward_operations for layer in self.situation.layers]
         moved, compute = self.moved_parameters, 1 - running_shares(operations)
-        known = (moved > 0) & (compute > 0)
-        ratio = np.divide(moved, compute, out=np.zeros_like(moved), where=known)
+        ratio = np.divide(moved, compute, out=np.zeros_like(moved), where=(moved > 0) & (compute > 0))
         return np.asarray(np.where((moved > 0) & (compute <= 0), np.inf, ratio))
 
     @cached_property
@@ -203,8 +198,7 @@ class CutCosts:
         """(cuts,) the place of the first device whose memory does not do; None where all have enough."""
         memories = [drive.memory for drive in self.situation.drives]
         available = np.array([[np.inf if each is None else each.available_bytes] for each in memories])
-        short = self.drive_memory_bytes > available
-        return [int(each.argmax()) if each.any() else None for each in short.T]
+        return [int(each.argmax()) if each.any() else None for each in (self.drive_memory_bytes > available).T]
 
     @cached_property
     def host_memory_bytes(self) -> Floats:

@@ -65,8 +65,7 @@ def barrier_seconds(amounts: CutCosts) -> Floats:
     rest = DeviceWork(down, np.maximum(backward[cuts], read_ahead), push[cuts])
     seconds = np.full(amounts.unmoved + 1, np.nan)
     seconds[cuts] = time_step(rest, figures, link, turn_seconds).end_seconds
-    whole = DeviceWork(pull[-1], amounts.compute_seconds[:, -1], push[-1])
-    seconds[-1] = time_step(whole, figures, link).end_seconds
+    seconds[-1] = time_step(DeviceWork(pull[-1], amounts.compute_seconds[:, -1], push[-1]), figures, link).end_seconds
     moved = amounts.push_bytes[-1] - amounts.push_bytes
     return np.asarray(seconds + _reduce(amounts.push_bytes, len(devices)) + _reduce(moved, 0))
 
@@ -114,8 +113,7 @@ def bounds(amounts: CutCosts) -> Floats:
     lowest = np.maximum.reduce([*(computing[~near] + turning + tail), *(computing[near] + tail)])
     carried = (amounts.push_bytes * len(remote) + up.sum(axis=0)) / link.bytes_per_second
     quickest = len(remote) * down.min(axis=0) / link.bytes_per_second + np.where(cut, latencies.min(), 0.0)
-    exchanged = _exchanging(amounts, link)
-    with_turn = np.where(cut, exchanged + quickest + latencies.min() + tail, 0.0)
+    with_turn = np.where(cut, _exchanging(amounts, link) + quickest + latencies.min() + tail, 0.0)
     return np.asarray(np.maximum.reduce([lowest, carried + quickest + tail, with_turn]))
 
 

@@ -218,8 +218,7 @@ class SplitProblem:
         if all(drive.local for drive in self.drives):
             raise ConfigurationError("placement is between drives and the host: a drive must take part")
         check_numbers("the link", {"bandwidth": self.link.bytes_per_second}, {"latency": self.link.latency_seconds})
-        measured = [*(drive.layer_shares for drive in self.drives), self.host.layer_shares]
-        for pair in measured:
+        for pair in (*(drive.layer_shares for drive in self.drives), self.host.layer_shares):
             for shares in pair or ():
                 if len(shares) != len(self.layers):
                     raise ConfigurationError(f"{len(shares)} shares for {len(self.layers)} layers; give one for each")

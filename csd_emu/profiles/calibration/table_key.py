@@ -55,8 +55,9 @@ class CalibrationKey:
         arguments = usual | dict(spec.arguments)
         if spec.source is None:
             return cls(spec.name, arguments, None, input_shape, core)
-        source_sha256 = hashlib.sha256(spec.source.encode()).hexdigest()
-        return cls(PurePath(spec.name).name, arguments, source_sha256, input_shape, core)
+        return cls(
+            PurePath(spec.name).name, arguments, hashlib.sha256(spec.source.encode()).hexdigest(), input_shape, core
+        )
 
     @property
     def shape_text(self) -> str:

@@ -93,8 +93,7 @@ def judge(name: str, expected: ExpectedFigure, measured: float) -> Compared:
     elif abs(measured - expected.value) <= expected.band * expected.value:
         verdict = Verdict.WITHIN
     else:
-        better = (measured > expected.value) == KINDS[name].more_is_better
-        verdict = Verdict.BETTER if better else Verdict.WORSE
+        verdict = Verdict.BETTER if (measured > expected.value) == KINDS[name].more_is_better else Verdict.WORSE
     value = measured if math.isfinite(measured) else None  # JSON has no other numbers
     return Compared(name, expected.unit, expected.clock, expected.value, value, change, expected.band, verdict)
 
@@ -153,8 +152,9 @@ def expect(
                 f"{name} is {measured[name]}, which nothing can be compared with; train more rounds, or leave it out "
                 f"with --band {name}={LEFT_OUT}"
             )
-        clock_there = clock if kind.timed else NO_CLOCK
-        figures[name] = ExpectedFigure(measured[name], kind.unit, clock_there, band, profiles_bands.get(name))
+        figures[name] = ExpectedFigure(
+            measured[name], kind.unit, clock if kind.timed else NO_CLOCK, band, profiles_bands.get(name)
+        )
     if not figures:
         raise ConfigurationError("every figure was left out, so there is nothing to compare; give one of them a band")
     return figures
@@ -267,11 +267,9 @@ def list_cases(report: GateReport) -> list[JUnitCase]:
     """Return the test cases: that the job ran, each figure, and the job's target if it has one."""
     summary = report.summary
     notes = "\n".join([f"run directory: {summary.run_directory}", *report.notes])
-    failures = "\n".join(report.failures) or None
-    cases = [JUnitCase("run", summary.wall_seconds, notes, failure=failures)]
+    cases = [JUnitCase("run", summary.wall_seconds, notes, failure="\n".join(report.failures) or None)]
     for compared in report.figures:
-        failed = compared.verdict is not Verdict.WITHIN
-        failure = explain(compared, report.changed) if failed else None
+        failure = explain(compared, report.changed) if compared.verdict is not Verdict.WITHIN else None
         cases.append(JUnitCase(compared.figure, output=describe(compared), failure=failure))
     if summary.target_accuracy is not None:
         reached = f"accuracy {format_accuracy(summary.accuracy)}, the job's target is {summary.target_accuracy:.4f}"

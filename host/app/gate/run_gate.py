@@ -65,8 +65,11 @@ def measure(rounds: Sequence[RoundRecord]) -> dict[str, float]:
     Rounds without records say nothing of rates; `list_failures` names them.
     """
     if not (trained := [record for record in rounds if record.records_per_device_second > 0]):
-        accuracy = rounds[-1].accuracy if rounds else 0.0
-        return {"accuracy": accuracy, "records_per_device_second": 0.0, "joules_per_record": 0.0}
+        return {
+            "accuracy": rounds[-1].accuracy if rounds else 0.0,
+            "records_per_device_second": 0.0,
+            "joules_per_record": 0.0,
+        }
     return {
         "accuracy": rounds[-1].accuracy,
         "records_per_device_second": statistics.median(record.records_per_device_second for record in trained),

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -239,7 +239,10 @@ class CsdArray:
             events = [record for record in read_records(running.directory) if record["kind"] == "event"]
             lines = [f"{each['device']} {each['what']}: {each['detail']}" for each in events]
             sections.append((f"csd-emu events of run {number}", "\n".join(lines) or "none"))
-        sections += [(f"csd-emu console {device}", _last_lines(self.console(device))) for device in self.devices]
+        sections += [
+            (f"csd-emu console {device}", "\n".join(self.console(device).splitlines()[-_SHOWN_LINES:]) or "nothing")
+            for device in self.devices
+        ]
         if self._runs:
             sections.append(("csd-emu metrics", _shorten_metrics(self.metrics) or "none"))
         return sections
@@ -265,8 +268,7 @@ class CsdArray:
         return {"job": {**content, **changes}, "where": str(path), "folder": str(path.parent)}
 
     def _list_runs(self) -> str:
-        directories = [str(running.directory or "a run without a directory") for running in self._runs]
-        return ", ".join(directories) or "no run"
+        return ", ".join(str(running.directory or "a run without a directory") for running in self._runs) or "no run"
 
     def _scrape(self) -> str:
         live = next(iter(self._consoles.values())).parents[2] / "live.json"
@@ -289,8 +291,3 @@ def read_records(directory: Path | None) -> list[dict[str, Any]]:
 def _shorten_metrics(text: str) -> str:
     """Return the values alone, without histograms' buckets: a report is read by people."""
     return "\n".join(line for line in text.splitlines() if line[:1] != "#" and "_bucket{" not in line)
-
-
-def _last_lines(text: str) -> str:
-    lines: Sequence[str] = text.splitlines()
-    return "\n".join(lines[-_SHOWN_LINES:]) or "nothing"

@@ -99,6 +99,7 @@ def print_images(report: ImageReport) -> None:
         return
     table = Table("image", "size", "build s (wall)", "of this version")
     for image in report.images:
-        size = format_bytes(image.size_bytes)
-        table.add_row(image.hash, size, f"{image.build_seconds:.1f}", "yes" if image.current else "no")
+        table.add_row(
+            image.hash, format_bytes(image.size_bytes), f"{image.build_seconds:.1f}", "yes" if image.current else "no"
+        )
     console.print(table)

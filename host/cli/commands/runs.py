@@ -233,7 +233,8 @@ def print_gate(report: GateReport) -> None:
     for note in report.notes:
         console.print(note, soft_wrap=True, markup=False)
     if (summary := report.summary).target_accuracy is not None and not summary.reached:
-        accuracy = format_accuracy(summary.accuracy)
-        console.print(f"accuracy {accuracy}: the job's target {summary.target_accuracy} was missed")
+        console.print(
+            f"accuracy {format_accuracy(summary.accuracy)}: the job's target {summary.target_accuracy} was missed"
+        )
     verdict = "written" if report.written else "passed" if report.passed else "failed"
     console.print(f"baseline {report.baseline}: {verdict}; run directory: {summary.run_directory}", soft_wrap=True)

@@ -103,5 +103,4 @@ def unpack_state(content: bytes) -> TrainingState:
         raise CheckpointError(
             f"another server's state cannot be read ({error}); do all run the same csd-emu?"
         ) from error
-    parts = split_tensors(tensors)
-    return TrainingState(header.round, header.accuracy, header.array_seconds, *parts, header.progress)
+    return TrainingState(header.round, header.accuracy, header.array_seconds, *split_tensors(tensors), header.progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 import msgspec
 
@@ -107,8 +106,7 @@ def prepare_uninstall(plan: VerbPlan) -> Verb:
 def uninstall(site: DriveSite) -> VerbOutcome:
     """Stop the agent and remove all that was put onto the drive."""
     folder = shlex.quote(str(site.layout.folder))
-    found = survey(site)
-    if found.foreign:
+    if survey(site).foreign:
         raise DriveUnfit(f"drive {site.drive.name}: {site.layout.folder} is not csd-emu's; nothing was removed")
     if site.shell.run(f"[ -f {folder}/.csd-emu ]", site.deadline, root=True).code:
         return VerbOutcome(site.drive.name, VerbResult.UNCHANGED, "nothing is installed")
@@ -137,5 +135,4 @@ def _installed(site: DriveSite) -> AgentStatus:
 
 
 def _outcome(site: DriveSite, result: VerbResult, what: str, found: AgentStatus) -> VerbOutcome:
-    facts: dict[str, Any] = msgspec.structs.asdict(found)
-    return VerbOutcome(site.drive.name, result, what, facts)
+    return VerbOutcome(site.drive.name, result, what, msgspec.structs.asdict(found))

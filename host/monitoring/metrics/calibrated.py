@@ -47,8 +47,7 @@ class Calibrated:
     def _steps(self, record: RoundRecord) -> Iterator[tuple[str, int, float]]:
         for device, parts in record.step_parts.items():
             if all(self._covers(device, size) for size in {part.batch_size for part in parts}):
-                seconds = math.fsum(part.expected_seconds for part in parts)
-                yield device, sum(part.batch_size for part in parts), seconds
+                yield device, sum(part.batch_size for part in parts), math.fsum(part.expected_seconds for part in parts)
 
     def _covers(self, device: str, batch_size: int) -> bool:
         model = self.models.get(device)

@@ -53,7 +53,6 @@ def list_files() -> dict[str, Path]:
 def find_plotly() -> Path | None:
     """Return the plotting library's script; None without the package, which is found but not imported: that is slow."""
     found = importlib.util.find_spec("plotly")
-    for folder in (found.submodule_search_locations if found is not None else None) or ():
-        if (path := Path(folder) / "package_data" / PLOTLY).is_file():
-            return path
-    return None
+    folders = (found.submodule_search_locations if found is not None else None) or ()
+    scripts = (Path(folder) / "package_data" / PLOTLY for folder in folders)
+    return next((path for path in scripts if path.is_file()), None)

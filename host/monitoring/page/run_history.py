@@ -187,8 +187,7 @@ class History(RunListener):
         for name, (state, facts) in presences.items():
             sums, batches = stats.devices.get(name, DeviceStats()), self._batches.get(name)
             drawn = None if last is None else last.device_bands.get(name, {}).get("energy_joules")
-            whole = None if last is None else last.bands.get("array_seconds")
-            power = watts_band(watts.get(name) or 0.0, drawn, whole)
+            power = watts_band(watts.get(name) or 0.0, drawn, None if last is None else last.bands.get("array_seconds"))
             drive = DriveNow(
                 name=name,
                 kind=facts.kind if facts is not None else "",

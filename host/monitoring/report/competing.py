@@ -48,7 +48,9 @@ def stand_ins(
                 slowed.append((record.round, part))
             elif part.samples:
                 for key in _keys(part, kinds):
-                    fastest[key] = min(fastest.get(key, part), part, key=_seconds_per_record)
+                    fastest[key] = min(
+                        fastest.get(key, part), part, key=lambda each: each.device_seconds.total / each.samples
+                    )
     return {
         (number, part.device): next(filter(None, map(fastest.get, _keys(part, kinds))), None) for number, part in slowed
     }
@@ -99,10 +101,6 @@ def _keys(part: DeviceRound, kinds: Mapping[str, str]) -> list[tuple[object, ...
     """Return what the like parts of the same drive have in common, and then those of drives of its profile."""
     like = part.batch_size, part.clock
     return [("drive", part.device, *like), ("profile", kinds.get(part.device), *like)]
-
-
-def _seconds_per_record(part: DeviceRound) -> float:
-    return part.device_seconds.total / part.samples
 
 
 def _spells(events: Sequence[EventRecord]) -> Iterator[tuple[str, float, float]]:

@@ -197,8 +197,7 @@ def _timeline(run: RunData, devices: Sequence[str]) -> Timeline | None:
     present = {span.device for record in run.rounds[-3:] for span in record.spans}
     drives = [name for name in dict.fromkeys([*devices, *sorted(present)]) if name in present and name != HOST]
     hidden = len(drives) - _MOST_ROWS
-    note = f"{hidden} more drives are not shown." if hidden > 0 else ""
-    return make_timeline(run.rounds, drives[:_MOST_ROWS], note)
+    return make_timeline(run.rounds, drives[:_MOST_ROWS], f"{hidden} more drives are not shown." if hidden > 0 else "")
 
 
 def _energy(totals: RunStats) -> dict[str, Any]:

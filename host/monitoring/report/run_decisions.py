@@ -82,9 +82,11 @@ def list_decisions(
 
 def explain_run(run: RunData) -> Explanation:
     """Return all decisions of a run."""
-    clock = RunStats.of(run.rounds).clock if run.rounds else ""
-    decisions = list_decisions(run.rounds, run.events, run.plan)
-    return Explanation(run=str(run.path), clock=clock, decisions=decisions)
+    return Explanation(
+        run=str(run.path),
+        clock=RunStats.of(run.rounds).clock if run.rounds else "",
+        decisions=list_decisions(run.rounds, run.events, run.plan),
+    )
 
 
 def _measured(decision: RunDecision, before: Sequence[StepRecord], behind: Sequence[StepRecord]) -> RunDecision:

@@ -114,8 +114,9 @@ def move_cluster(cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTi
         for grown in [time.phase_growth(there, kind.nodes[0], COUNTED if kind.nodes[0] in counted else WALL, 1)]
     )
     first, *others = _sides(arrays, end)
-    sides = (first, *others) if cluster.sides else ()
-    return replace(cluster, kinds=kinds, host=first.host, link=first.link, sides=sides)
+    return replace(
+        cluster, kinds=kinds, host=first.host, link=first.link, sides=(first, *others) if cluster.sides else ()
+    )
 
 
 def _sides(arrays: Iterable[ArrayConfig], end: End | None = None) -> tuple[Side, ...]:
@@ -128,8 +129,7 @@ def _kinds(config: ArrayConfig, plan: SyncPlan) -> list[DeviceKind]:
     grouped: dict[tuple[str, str, bool], list[Device]] = {}
     for node in config.list_nodes():
         grouped.setdefault((node.profile, node.engine, node.name == HOST), []).append(node)
-    names = _names(list(grouped))
-    return [_kind(name, nodes, plan) for name, nodes in zip(names, grouped.values(), strict=True)]
+    return [_kind(name, nodes, plan) for name, nodes in zip(_names(list(grouped)), grouped.values(), strict=True)]
 
 
 def planned_records(plan: SyncPlan) -> int:

@@ -74,8 +74,7 @@ def layer_places(
     """
     records, tensors = len(images), sent_tensors(model)
     trained = {name for name, tensor in tensors.items() if tensor.requires_grad}
-    buffers = {name for name, _ in model.named_buffers()}
-    exchanged = trained | (buffers if exchange.buffers else set())
+    exchanged = trained | ({name for name, _ in model.named_buffers()} if exchange.buffers else set())
     sizes = {name: _bytes(tensor, exchange) for name, tensor in tensors.items()}
     cuts = [CutPoint(layers[0].name, (), _FIRST), *list_cuts(model, images)]
     return tuple(
@@ -94,8 +93,7 @@ def layer_places(
 
 
 def _bytes(tensor: torch.Tensor, exchange: LayerExchange) -> int:
-    size = 8 if exchange.double and tensor.is_floating_point() else tensor.element_size()
-    return tensor.numel() * size
+    return tensor.numel() * (8 if exchange.double and tensor.is_floating_point() else tensor.element_size())
 
 
 def _crossing_bytes(crossing: Crossing, exchange: LayerExchange) -> int:

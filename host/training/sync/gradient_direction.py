@@ -111,8 +111,7 @@ class DirectionWatch:
     def observe(self, number: int, step: Mapping[str, GradientSample]) -> dict[str, Refusal]:
         """Take step `number` of all drives whose gradients went into it; return who is accused, which ends a window."""
         for device, seen in step.items():
-            blank = np.zeros_like(seen.sample), np.zeros_like(seen.sample)
-            own = self._sums.setdefault(device, _Sum(blank))
+            own = self._sums.setdefault(device, _Sum((np.zeros_like(seen.sample), np.zeros_like(seen.sample))))
             half = own.halves[self._steps % 2]
             half += seen.records * seen.sample
             own.records += seen.records

@@ -145,7 +145,8 @@ class HostPartStep:
             if self._part.model.optimiser.needs_all is not None:
                 self._update.whole[name] = gradient
             else:
-                whole = TensorRange(name, 0, gradient.nbytes)
-                self._part.model.optimiser.step_block(whole, gradient, self._update.rate)
+                self._part.model.optimiser.step_block(
+                    TensorRange(name, 0, gradient.nbytes), gradient, self._update.rate
+                )
         for name, buffer in passing.buffers().items():
             self._part.model.weights[name][...] = buffer

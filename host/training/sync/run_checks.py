@@ -146,8 +146,9 @@ class StepScreening:
         clock = self._accounting.accountant.time.clock(device, outcome.work.session.hello.clock)
         scan = None if gathering is None else gathering.screen.scan(device)
         table_seconds = self._accounting.expected_total(outcome) or None
-        dealt = AssignedWork(len(outcome.work.records), 1)
-        return ScreenedContribution(device, dealt, said, scan, clock, table_seconds)
+        return ScreenedContribution(
+            device, AssignedWork(len(outcome.work.records), 1), said, scan, clock, table_seconds
+        )
 
     def _sample(self, gathering: GradientBuffer, outcomes: Sequence[DeviceOutcome]) -> dict[str, GradientSample]:
         """Return a sample of the gradient of each device that returned one."""

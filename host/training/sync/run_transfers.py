@@ -165,5 +165,4 @@ def make_overlap(
     names = (*structure.trained, *(structure.buffers if batch_norm != "frozen" else ()))
     layers = tuple(layer for layer in shares.weigh(evaluator.layers()) if layer.name not in moved)
     kept = {name for layer in layers for name in layer.tensors}
-    sizes = {name: weights[name].nbytes for name in names if name in kept}
-    return OverlapComposer(layers, sizes, block_bytes, barrier)
+    return OverlapComposer(layers, {name: weights[name].nbytes for name in names if name in kept}, block_bytes, barrier)

@@ -278,8 +278,9 @@ class StepBatches:
             ledger: of the round.
         """
         before = self.tuner.batches.copy()
-        observed = self.expected.observed(result.observed, before)
-        retune = await self.consult(self.tuner.observe, number, observed, steps_left)
+        retune = await self.consult(
+            self.tuner.observe, number, self.expected.observed(result.observed, before), steps_left
+        )
         if retune is not None:
             self._announce(in_force, retune, before, ledger)
         return retune

@@ -108,8 +108,7 @@ class StepResult:
     @property
     def observed(self) -> list[DevicePart]:
         """What each device computed, whether or not it counts, on all servers."""
-        parts = self.accounted.devices
-        return [DevicePart(part.device, part.samples, part.device_seconds.total) for part in parts]
+        return [DevicePart(part.device, part.samples, part.device_seconds.total) for part in self.accounted.devices]
 
     @property
     def cost(self) -> StepCost:
@@ -200,8 +199,7 @@ class StepAccounting:
         """
         limit, late = self._late(outcomes, expected)
         over = None if crossed is None else crossed(late)
-        accounted = self._account(outcomes, beside, (limit, late), sending, over)
-        return StepReport(outcomes, beside, late, accounted, over)
+        return StepReport(outcomes, beside, late, self._account(outcomes, beside, (limit, late), sending, over), over)
 
     def _late(self, outcomes: Sequence[DeviceOutcome], expected: Expected | None) -> tuple[float, list[str]]:
         """Return after how many seconds of computing devices were given up, and which."""
@@ -264,8 +262,9 @@ class StepAccounting:
         ]
         losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
         loss = sum(value * count for value, count in losses) / total if total else math.nan
-        probed = failed_outcomes(report.beside)
-        return StepResult(report.accounted, loss, devices, report.late, report.failed, mixed, rate, probed)
+        return StepResult(
+            report.accounted, loss, devices, report.late, report.failed, mixed, rate, failed_outcomes(report.beside)
+        )
 
     def expected_total(self, outcome: DeviceOutcome) -> float:
         """Return what the device's table says of its part, undisturbed; 0 without one."""

@@ -298,8 +298,7 @@ class SyncTraining:
             newcomer, sessions = self._participants.newcomer, self._participants.here()
             compared = not ledger.count or number % COMPARED_STEPS < self._together.reduce_every
             weights = await asyncio.to_thread(hash_weights, self.weights) if compared else b""
-            give_state = partial(self._pack_state, ledger)
-            elsewhere = await self._together.begin(number, list(sessions), weights, give_state)
+            elsewhere = await self._together.begin(number, list(sessions), weights, partial(self._pack_state, ledger))
             if sessions or elsewhere:
                 return sessions, elsewhere
             await self._participants.wait(number, newcomer)
@@ -373,5 +372,4 @@ class SyncTraining:
     ) -> None:
         """Write a step down."""
         told, possible = self._transfers.policy.told(sending), self._batches.tuner.possible_records_per_second()
-        record = result.record(number, possible, self._disturbances.at(number), told, wall_seconds)
-        ledger.add(record, result.accounted)
+        ledger.add(result.record(number, possible, self._disturbances.at(number), told, wall_seconds), result.accounted)

@@ -252,8 +252,7 @@ def _paint_timeline(figure: Figure, timeline: Timeline, columns: int) -> None:
     axes.set_xlabel(f"array seconds ({timeline.clock})")
     axes.xaxis.set_major_locator(MaxNLocator(5 if columns < 4 else 12))
     names = [printable(phase, 14) for phase in timeline.phases]
-    keys = [Patch(**look, label=name) for look, name in zip(looks, names, strict=True)]
-    _paint_key(figure, (), columns, keys)
+    _paint_key(figure, (), columns, [Patch(**look, label=name) for look, name in zip(looks, names, strict=True)])
 
 
 def draw_svg(

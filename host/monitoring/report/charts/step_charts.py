@@ -92,8 +92,7 @@ def _batch_chart(steps: Sequence[StepRecord], marks: list[Mark]) -> Chart:
     # Batches of a host and of drives differ tenfold: a logarithmic axis shows both, and 0 at its foot.
     log = bool(positive.size) and largest > 8 * positive.min()
     foot = positive.min() / 1.6 if log and not (sizes == 0).any() else 0.0
-    high = largest * (1.6 if log else 1.1)
-    pane = Pane(curves=curves, unit="records per step", low=foot, high=high, log=log)
+    pane = Pane(curves=curves, unit="records per step", low=foot, high=largest * (1.6 if log else 1.1), log=log)
     return _chart("batches", "Batch sizes over steps", caption, told, marks, pane, steps)
 
 

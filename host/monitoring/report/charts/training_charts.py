@@ -106,8 +106,7 @@ def power_chart(rounds: Sequence[RoundRecord]) -> Chart | None:
             for part in chunks
         ]
         look = {"colour": f"s{index % 8 + 1}", "pattern": _PATTERNS[index % len(_PATTERNS)]}
-        points = zip(ends, [*watts, watts[-1]], strict=True)
-        curves.append(make_curve(name, points, steps=True, fill="stacked", **look))
+        curves.append(make_curve(name, zip(ends, [*watts, watts[-1]], strict=True), steps=True, fill="stacked", **look))
     mean = f"{totals.energy_joules / totals.array_seconds:.4g}"
     return Chart(
         name="power",

@@ -167,15 +167,12 @@ class StoreServer:
         finally:
             self._greetings.forget(connection)
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        try:
+        # It may go, or speak another language.
+        with contextlib.closing(writer), contextlib.suppress(OSError, EOFError, ProtocolError):
             while True:
                 content = await reader.readexactly(message_bytes(await reader.readexactly(LENGTH_BYTES)))
                 writer.write(frame(self._contents.answer(read_request(content))))
                 await writer.drain()
-        except (OSError, EOFError, ProtocolError):
-            pass  # it has gone, or speaks another language
-        finally:
-            writer.close()
 
 
 @contextlib.contextmanager
@@ -193,11 +190,8 @@ def kept_store(section: StoreSection) -> Iterator[StoreClient]:
     thread = threading.Thread(target=_run, args=(loop, serving), name="store", daemon=True)
     thread.start()
     try:
-        client = connect(section)
-        try:
+        with contextlib.closing(connect(section)) as client:
             yield client
-        finally:
-            client.close()
     finally:
         loop.call_soon_threadsafe(serving.cancel)
         thread.join(_START_SECONDS)

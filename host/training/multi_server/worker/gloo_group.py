@@ -124,8 +124,7 @@ class Worker:
         """Take a turn, and return whether it is the host's own that was taken."""
         group = self._group
         seen = group.gather([turn.step, turn.turn, turn.stage, len(turn.meta), turn.singles, turn.doubles])
-        positions = [Position(step, number, Stage(stage)) for step, number, stage, *_ in seen]
-        doing = next_actions(positions)
+        doing = next_actions([Position(step, number, Stage(stage)) for step, number, stage, *_ in seen])
         if Act.GIVE in doing:
             return self._hand_over(doing)
         there = [rank for rank, act in enumerate(doing) if act is Act.PROCEED]
@@ -137,8 +136,7 @@ class Worker:
             if len(part):
                 dist.all_reduce(torch.from_numpy(part))
         if proceeds:
-            told = {group.names[rank]: metas[rank] for rank in there}
-            self._send(Taken(told, singles, doubles), *sums)
+            self._send(Taken({group.names[rank]: metas[rank] for rank in there}, singles, doubles), *sums)
         return proceeds
 
     def _hand_over(self, doing: Sequence[Act]) -> bool:

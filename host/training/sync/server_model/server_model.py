@@ -157,8 +157,7 @@ class ServerModel:
         grouped = Grouped(self._module, alone, sizes, [own[batch.device] for batch in batches])
         with nullcontext() if joint is None else joint.placed(batch_norms(self._module)):
             outputs: torch.Tensor = grouped.run(*inputs)
-        parts = zip(torch.split(outputs, sizes), batches, strict=True)
-        losses = [_loss(part, batch) for part, batch in parts]
+        losses = [_loss(part, batch) for part, batch in zip(torch.split(outputs, sizes), batches, strict=True)]
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         return [
             ActivationGrads(loss.item() / size, self._gradients(values, size), own[batch.device].random.numpy())
@@ -259,12 +258,11 @@ class ServerModel:
     def _gradients(self, values: Sequence[torch.Tensor], records: int) -> dict[str, Array]:
         if not self.hand_over.answered:
             return {}
-        found = {}
-        for place, value in enumerate(values):
-            if value.requires_grad:
-                gradient = torch.zeros_like(value) if value.grad is None else value.grad
-                found[str(place)] = (gradient / records).numpy()
-        return found
+        return {
+            str(place): ((torch.zeros_like(value) if value.grad is None else value.grad) / records).numpy()
+            for place, value in enumerate(values)
+            if value.requires_grad
+        }
 
 
 class ServerModelPass:
