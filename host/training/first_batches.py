@@ -141,8 +141,7 @@ def most_step_records(records: int, overhead_at: OverheadAt) -> int:
     most = records
     while is_as_cheap(2 * most):
         most *= 2
-    grown = most // 2
-    while grown > most // 32:
-        most += grown * is_as_cheap(most + grown)
-        grown //= 2
+    for more in (most // 2, most // 4, most // 8, most // 16):
+        if is_as_cheap(most + more):
+            most += more
     return most

@@ -208,10 +208,10 @@ def _most_records(plan: SyncPlan, node: str) -> int | None:
     if plan.job.tuner == "none":
         return None
     held, planned = sum(plan.private_sizes) + plan.public_size, sum(plan.batches)
-    of_epoch = [held // len(plan.nodes), plan.job.sync.tuning.slow_batch or 1]
-    of_host = plan.batches[plan.nodes.index(node)] * (plan.most_records or 0) // planned
-    bounds = [max(1, *of_epoch)] * (planned > held) + [max(1, of_host)] * (plan.most_records is not None)
-    return min(bounds, default=None)
+    of_epoch = max(1, held // len(plan.nodes), plan.job.sync.tuning.slow_batch or 1) if planned > held else None
+    own, most = plan.batches[plan.nodes.index(node)], plan.most_records
+    of_host = None if most is None else max(1, own * most // planned)
+    return min((bound for bound in (of_epoch, of_host) if bound is not None), default=None)
 
 
 def _kind(name: str, nodes: Sequence[Device], plan: SyncPlan) -> DeviceKind:

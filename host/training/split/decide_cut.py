@@ -94,7 +94,11 @@ def _settle_cut(
     tried = [first.request.batches, *(_scaled(first.request.batches, by) for by in _SCALES)]
     for batches in tried:  # which grow on the way
         with suppress(ConfigurationError):  # with these batches nothing fits
-            layer = decide(_with_batches(first, batches, store).situation).layer
+            layer = (
+                first.decision
+                if batches == first.request.batches
+                else decide(_with_batches(first, batches, store).situation)
+            ).layer
             if layer is not None and layer not in rivals:
                 own = _with_batches(first, planned(layer), store)
                 rivals[layer] = replace(own, decision=decide_for(own.situation, layer, _BEST_TRIED))
