@@ -118,7 +118,9 @@ class PlanningTuner:
     @property
     def is_computing(self) -> bool:
         """Whether it is to be decided who trains, or to be looked at again; this begins nothing, see `resting`."""
-        return self._is_deciding or (self._training is not None and self._trials.behind)
+        return self._is_deciding or (
+            self._training is not None and self._training.levels is not None and self._trials.behind
+        )
 
     @property
     def _is_deciding(self) -> bool:
