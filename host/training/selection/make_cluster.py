@@ -76,6 +76,7 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
         gradient_bytes=exchanged.gradient_bytes,
         record_bytes=exchanged.record_bytes,
         record_seconds=plan.overhead.record_seconds,
+        crossing_seconds=plan.overhead.crossing_seconds,
     )
 
 
@@ -91,6 +92,7 @@ def _make_servers(servers: Servers, plan: SyncPlan, exchanged: Exchanged) -> Clu
         *(kinds, sides[0].host, sides[0].link),
         *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
         record_seconds=plan.overhead.record_seconds,
+        crossing_seconds=plan.overhead.crossing_seconds,
         sides=sides,
         between_seconds=servers.between_seconds,
     )
@@ -154,10 +156,12 @@ def chosen_overhead(cluster: Cluster, nodes: Sequence[str]) -> StepOverhead:
     """Return what a step of these nodes alone takes beside its slowest one's computing."""
     if cluster.sides:
         alone = [chosen_overhead(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
-        return StepOverhead(max(each.step_seconds for each in alone) + cluster.between_seconds, cluster.record_seconds)
+        return alone[0]._replace(step_seconds=max(each.step_seconds for each in alone) + cluster.between_seconds)
     drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
     sizes = cluster.state_bytes, cluster.gradient_bytes
-    return StepOverhead(exchange_seconds(drives, cluster.link, *sizes, HOST in nodes), cluster.record_seconds)
+    return StepOverhead(
+        exchange_seconds(drives, cluster.link, *sizes, HOST in nodes), cluster.record_seconds, cluster.crossing_seconds
+    )
 
 
 def planner_rules(plan: SyncPlan, window: int = 1) -> SelectionRules:
