@@ -62,39 +62,26 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
     Raises:
         ConfigurationError: there is no node.
     """
-    if servers is not None:
-        return _make_servers(servers, plan, exchanged)
-    kinds = _kinds(config, plan)
+    arrays = {"": config} if servers is None else servers.arrays
+    kinds = tuple(
+        replace(kind, name=kind.name if servers is None else f"{kind.name} of {server}", server=number)
+        for number, (server, own) in enumerate(arrays.items())
+        for kind in _kinds(own, plan)
+    )
     if not kinds:
         raise ConfigurationError("planner: the array has no device to choose from; add one, or let the host train")
-    (side,) = _sides([config])
+    sides = _sides(arrays.values())
     return Cluster(
         kinds=tuple(sorted(kinds, key=lambda kind: kind.local)),
-        host=side.host,
-        link=side.link,
+        host=sides[0].host,
+        link=sides[0].link,
         state_bytes=exchanged.state_bytes,
         gradient_bytes=exchanged.gradient_bytes,
         record_bytes=exchanged.record_bytes,
         record_seconds=plan.overhead.record_seconds,
         crossing_seconds=plan.overhead.crossing_seconds,
-    )
-
-
-def _make_servers(servers: Servers, plan: SyncPlan, exchanged: Exchanged) -> Cluster:
-    """Return the drives of all servers as kinds of equal ones."""
-    kinds = tuple(
-        replace(kind, name=f"{kind.name} of {server}", server=number)
-        for number, (server, config) in enumerate(servers.arrays.items())
-        for kind in _kinds(config, plan)
-    )
-    sides = _sides(servers.arrays.values())
-    return Cluster(
-        *(kinds, sides[0].host, sides[0].link),
-        *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
-        record_seconds=plan.overhead.record_seconds,
-        crossing_seconds=plan.overhead.crossing_seconds,
-        sides=sides,
-        between_seconds=servers.between_seconds,
+        sides=() if servers is None else sides,
+        between_seconds=0.0 if servers is None else servers.between_seconds,
     )
 
 
@@ -115,9 +102,8 @@ def move_cluster(cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTi
         # A phase grows as much at every batch.
         for grown in [time.phase_growth(there, kind.nodes[0], COUNTED if kind.nodes[0] in counted else WALL, 1)]
     )
-    first, *others = _sides(arrays, end)
-    sides = (first, *others) if cluster.sides else ()
-    return replace(cluster, kinds=kinds, host=first.host, link=first.link, sides=sides)
+    sides = _sides(arrays, end)
+    return replace(cluster, kinds=kinds, host=sides[0].host, link=sides[0].link, sides=sides if cluster.sides else ())
 
 
 def _sides(arrays: Iterable[ArrayConfig], end: End | None = None) -> tuple[Side, ...]:
@@ -158,9 +144,9 @@ def chosen_overhead(cluster: Cluster, nodes: Sequence[str]) -> StepOverhead:
         alone = [chosen_overhead(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
         return alone[0]._replace(step_seconds=max(each.step_seconds for each in alone) + cluster.between_seconds)
     drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
-    sizes = cluster.state_bytes, cluster.gradient_bytes
     return StepOverhead(
-        exchange_seconds(drives, cluster.link, *sizes, HOST in nodes), cluster.record_seconds, cluster.crossing_seconds
+        exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes),
+        *(cluster.record_seconds, cluster.crossing_seconds),
     )
 
 

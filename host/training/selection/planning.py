@@ -165,11 +165,10 @@ def make_planning(
         servers = _servers_of(server_group, crossing, window)
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
     cold = frozenset(plan.nodes).difference(inputs.models)
-    rules = planner_rules(plan, window)
     time = make_accountant(inputs.config, inputs.models, cycles=inputs.cycles).time
     arrays = [inputs.config] if servers is None else list(servers.arrays.values())
     ends: dict[str, Cluster] = {end: move_cluster(cluster, arrays, time, end) for end in get_args(End)}
-    planning = Planning(plan, cluster, rules, cold, ends)
+    planning = Planning(plan, cluster, planner_rules(plan, window), cold, ends)
     planning.make_planner()  # what it refuses is said now
     return planning
 
