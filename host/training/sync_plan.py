@@ -150,7 +150,6 @@ class SyncPlan:
         return LimitedTuner(tuner, tables, self.most_records, tell)
 
     def _make_tuner(self, tables: list[SpeedTable] | None) -> BatchTuner:
-        rules = make_rules(self.job.sync.tuning, self.watts)
         # With private records an epoch can be as long as the slowest device needs for its own: who takes records over
         # then has public ones again, and each epoch gets longer.
         shared = not any(self.private_sizes) and self.public_size >= sum(self.batches)
@@ -158,7 +157,7 @@ class SyncPlan:
         arguments = TunerArguments(
             *(tables, np.array(self.batches), self.nodes, self.steps),
             self.overhead.of(sum(self.batches), max((batch for node, batch in pairs if node != HOST), default=0)),
-            *(rules, shared),
+            *(make_rules(self.job.sync.tuning, self.watts), shared),
         )
         return make_tuner(self.job.tuner, arguments, self.plugin)
 
@@ -218,12 +217,15 @@ def make_plan(
         batches = tuple(job.batch_size for _ in nodes)
     else:
         batches = tuple(first_batches(config, classes, job.sync.tuning, overhead_at, front).tolist())
-    sizes = records.private_sizes, records.public_size
     profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
     watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
-    overhead = overhead_at(sum(batches))
     most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
-    return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
+    return SyncPlan(
+        *(job, nodes, records.private_sizes, records.public_size, classes, expected, batches),
+        overhead=overhead_at(sum(batches)),
+        most_records=most,
+        watts=watts,
+    )
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:

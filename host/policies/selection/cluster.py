@@ -108,9 +108,10 @@ class Cluster:
         kinds = list(self.kinds)
         at = next(number for number, kind in enumerate(kinds) if node in kind.nodes)
         if len(kinds[at].nodes) > 1:
-            others = tuple(each for each in kinds[at].nodes if each != node)
-            alone = replace(kinds[at], name=f"{kinds[at].name} {node}", nodes=(node,))
-            kinds[at : at + 1] = [replace(kinds[at], nodes=others), alone]
+            kinds[at : at + 1] = [
+                replace(kinds[at], nodes=tuple(each for each in kinds[at].nodes if each != node)),
+                replace(kinds[at], name=f"{kinds[at].name} {node}", nodes=(node,)),
+            ]
         return replace(self, kinds=tuple(kinds))
 
     def trial_of(self, batches: Mapping[str, int]) -> tuple[Configuration, tuple[int, ...]]:

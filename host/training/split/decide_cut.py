@@ -71,8 +71,7 @@ def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUT
     situation = make_situation(request, store)
     chooser: SplitPolicy = SPLIT_POLICY.load(policy)()
     first = CutChoice(request, situation, chooser.decide(situation))
-    planned = request.batches_for
-    choice = first if planned is None else _settle_cut(first, planned, store, chooser.decide)
+    choice = first if request.batches_for is None else _settle_cut(first, request.batches_for, store, chooser.decide)
     return replace(choice, decision=replace(choice.decision, policy=policy))
 
 

@@ -129,5 +129,4 @@ def _planned(
         roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
         classes = device_classes(roomy, store.of(spec, shape), job.sync, shard_bytes=shard_bytes)
     overhead_at = step_overhead(config, inspect_load(spec, shape), front, store.find(spec, shape, RATIO_DRIVE))
-    batches = first_batches(config, classes, job.sync.tuning, overhead_at, front)
-    return dict(zip(classes, batches.tolist(), strict=True))
+    return dict(zip(classes, first_batches(config, classes, job.sync.tuning, overhead_at, front).tolist(), strict=True))

@@ -224,11 +224,16 @@ def _array_costs(
     active = (joules["cpu"] + joules["dram"]) * corrections.active
     of_drives = drives * (active + joules["flash"] + joules["link"])
     moved = 2 * (drives @ every) * float(cluster.state_bytes) + own_bytes
-    own = (many * active) @ local + (reduce + behind) * (host.power.core_watts.value + host.power.dram_watts.value)
-    own = own + own_bytes * _read_joules(figures) + moved * host.power.link_joules_per_byte.value
+    own = (
+        (many * active) @ local
+        + (reduce + behind) * (host.power.core_watts.value + host.power.dram_watts.value)
+        + own_bytes * _read_joules(figures)
+        + moved * host.power.link_joules_per_byte.value
+    )
     always = _idle_watts(figures, drives, corrections, unused_powered)
-    total = of_drives @ every + own + always * seconds
-    return StepCosts(seconds, total, records, np.broadcast_to(always, seconds.shape))
+    return StepCosts(
+        seconds, of_drives @ every + own + always * seconds, records, np.broadcast_to(always, seconds.shape)
+    )
 
 
 def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:
