@@ -17,6 +17,8 @@ from csd_emu.perfmodel.host_node import exchange_seconds, link_of
 from csd_emu.perfmodel.split.split_problem import LABEL_BYTES, SPARED_PARAMETER_COPIES
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationTable
+from csd_emu.profiles.profile import End
+from csd_emu.util.node_names import HOST
 from host.config.sync_section import TuningSection
 from host.core.device_time import host_model
 from host.core.model_facts import Load
@@ -43,14 +45,17 @@ class StepOverhead(NamedTuple):
     Attributes:
         step_seconds: whatever the batches.
         record_seconds: for each record of all devices.
+        crossing_seconds: for each record of the drive that has the most, where each drive has a link of its own: their
+            records cross a cut side by side.
     """
 
     step_seconds: float
     record_seconds: float = 0.0
+    crossing_seconds: float = 0.0
 
-    def of(self, records: int) -> float:
-        """Return the seconds of a step of so many records of all devices."""
-        return self.step_seconds + self.record_seconds * records
+    def of(self, records: int, most: int = 0) -> float:
+        """Return the seconds of a step of so many records of all devices, and of so many of the drive with the most."""
+        return self.step_seconds + self.record_seconds * records + self.crossing_seconds * most
 
 
 NO_OVERHEAD = StepOverhead(0.0)
@@ -61,7 +66,11 @@ OverheadAt = Callable[[int], StepOverhead]
 
 
 def step_overhead(
-    config: ArrayConfig, load: Load, front: Front = WHOLE, host_table: CalibrationTable | None = None
+    config: ArrayConfig,
+    load: Load,
+    front: Front = WHOLE,
+    host_table: CalibrationTable | None = None,
+    end: End | None = None,
 ) -> OverheadAt:
     """Return what says how long steps of an array take beside computing.
 
@@ -70,22 +79,25 @@ def step_overhead(
         load: what is trained.
         front: the part of the model that the devices have.
         host_table: of a reference drive, from which the host's seconds follow; None if nobody knows them.
+        end: of the bands of the profiles' figures at which all stand; None for the figures themselves.
     """
-    host, names = get_profile(config.host.profile), config.list_devices()
-    drives, link = [get_profile(device.profile) for device in names], link_of(config.link, host)
+    host, names = get_profile(config.host.profile).at(end), config.list_devices()
+    drives, link = [get_profile(device.profile).at(end) for device in names], link_of(config.link, host)
     state, gradient = (round(front.encode_share * size) for size in (load.state_bytes, load.gradient_bytes))
     exchange = exchange_seconds(drives, link, state, gradient, config.host.trains)
     if front == WHOLE:
         return lambda _: StepOverhead(exchange)
-    crossing = (2 * front.crossing_bytes + LABEL_BYTES) / link.bytes_per_second / (1 if link.shared else len(drives))
+    size, host_rate = 2 * front.crossing_bytes + LABEL_BYTES, link.bytes_per_second
+    own_rate = min(host_rate, *(drive.link_bytes_per_second.value for drive in drives))
+    crossing = StepOverhead(exchange, size / host_rate) if link.shared else StepOverhead(exchange, 0.0, size / own_rate)
     if host_table is None or host.ratio is None:
-        return lambda _: StepOverhead(exchange, crossing)
-    model = host_model(host_table, host)
+        return lambda _: crossing
+    model = host_model(host_table, host).at(end)
 
     def overhead_at(records: int) -> StepOverhead:
         whole = model.step_seconds(records)
         behind = whole.forward * (1 - front.forward_share) + whole.backward * (1 - front.backward_share)
-        return StepOverhead(exchange, crossing + behind / records)
+        return crossing._replace(record_seconds=crossing.record_seconds + behind / records)
 
     return overhead_at
 
@@ -113,8 +125,9 @@ def first_batches(
     Raises:
         ConfigurationError: there is no device, or `slow_batch` does not fit.
     """
-    tables = list(speed_tables(classes).values())
-    planned = plan_batches(tables, tuning, *overhead_at(_HOST_RECORDS)).batches
+    step_seconds, record_seconds, crossing_seconds = overhead_at(_HOST_RECORDS)
+    tables = _with_crossing(speed_tables(classes), crossing_seconds)
+    planned = plan_batches(tables, tuning, step_seconds, record_seconds).batches
     if front == WHOLE or tuning.slow_batch is not None:
         return planned
     room_bytes = planned_room_bytes(get_profile(config.host.profile))
@@ -123,6 +136,12 @@ def first_batches(
     tried = [np.clip(limit(np.minimum(by * planned, largest).astype(np.int64), room), 1, largest) for by in _SCALES]
     rates = np.array([_records_per_second(tables, each, overhead_at) for each in tried])
     return tried[int((rates >= (1 - tuning.knee) * rates.max()).argmax())]
+
+
+def _with_crossing(tables: Mapping[str, SpeedTable], record_seconds: float) -> list[SpeedTable]:
+    """Return (nodes,) tables with what crosses the link of each drive; devices of a class share one."""
+    slower = {id(table): table.plus(record_seconds) for node, table in tables.items() if node != HOST}
+    return [slower.get(id(table), table) for table in tables.values()]
 
 
 def _records_per_second(tables: Sequence[SpeedTable], batches: Batches, overhead_at: OverheadAt) -> float:
@@ -141,8 +160,7 @@ def most_step_records(records: int, overhead_at: OverheadAt) -> int:
     most = records
     while is_as_cheap(2 * most):
         most *= 2
-    grown = most // 2
-    while grown > most // 32:
-        most += grown * is_as_cheap(most + grown)
-        grown //= 2
+    for more in (most // 2, most // 4, most // 8, most // 16):
+        if is_as_cheap(most + more):
+            most += more
     return most

@@ -9,7 +9,7 @@ import pytest
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_lab.bench.harness import request_run
-from csd_lab.bench.joint_tuning.simulated_training import simulate_training, step_bytes
+from csd_lab.bench.joint_tuning.simulated_training import simulate_training
 from tests.support.commands import Workshop
 
 ARRAY: dict[str, Any] = {
@@ -56,8 +56,7 @@ class Quiet:
 )
 def test_each_step_takes_as_long(tmp_path: Any, job: dict[str, Any]) -> None:
     keys = JOB | job
-    request = request_run(ArrayConfig.model_validate(ARRAY), keys)
-    simulated = simulate_training(request, Quiet(), step_bytes(request))
+    simulated = simulate_training(request_run(ArrayConfig.model_validate(ARRAY), keys), Quiet())
     workshop = Workshop(tmp_path)
     files = workshop.write("array.yaml", ARRAY), workshop.write("job.yaml", keys)
     done = workshop.run_here("run", files[1], "--array", files[0], "--runs", workshop.runs, "--json")

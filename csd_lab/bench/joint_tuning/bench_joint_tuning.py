@@ -22,7 +22,7 @@ from csd_lab.bench.joint_tuning.joint_cases import (
 from csd_lab.bench.joint_tuning.joint_development_seeds import DEVELOPMENT_SEEDS
 from csd_lab.bench.joint_tuning.joint_final_seeds import FINAL_SEEDS
 from csd_lab.bench.joint_tuning.joint_oracle import ScenarioOracle
-from csd_lab.bench.joint_tuning.simulated_training import SimulatedTraining, simulate_training, step_bytes
+from csd_lab.bench.joint_tuning.simulated_training import SimulatedTraining, simulate_training
 
 NAIVE, TOGETHER = "naive", "together"
 _QUICK = 6
@@ -125,5 +125,4 @@ def together_figures(results: Sequence[ScenarioResult]) -> dict[str, float]:
 
 
 def _run(scenario: JointScenario, keys: Mapping[str, Any]) -> SimulatedTraining:
-    request = request_of(scenario, **keys)
-    return simulate_training(request, ScenarioWorld(scenario), step_bytes(request))
+    return simulate_training(request_of(scenario, **keys), ScenarioWorld(scenario))

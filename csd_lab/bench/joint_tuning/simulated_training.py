@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 import msgspec
 from msgspec.structs import astuple
 
+from csd_emu.perfmodel.split.split_problem import LABEL_BYTES
 from csd_emu.perfmodel.timeline import Composed, Crossed, Link
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CsdError
@@ -31,7 +32,7 @@ from host.core.evaluation import Structure
 from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord
 from host.core.slice_record import TransferChange
 from host.fleet.device_session import DeviceSession
-from host.training.accounting import Accountant, Lateness, make_accountant
+from host.training.accounting import IN_TIME, Accountant, Lateness, make_accountant
 from host.training.device_conduct import Conduct
 from host.training.host_optimiser import HostOptimiser
 from host.training.sync.disturbances import Disturbances
@@ -128,7 +129,7 @@ class _WorldAccountant(Accountant):
         self._whole: Link = self._link
         self._world = world
         self.time = self._world_time = _WorldTime(accountant.time, world)
-        # Equal steps are composed once.
+        # Equal steps in which nobody is late are composed once.
         self._composed: dict[Any, tuple[Composed, float]] = {}
 
     def go_to(self, step: int, done: float) -> None:
@@ -144,8 +145,10 @@ class _WorldAccountant(Accountant):
         sending: TransferSettings | None,
         crossed: Crossed | None,
     ) -> tuple[Composed, float]:
+        if late is not IN_TIME:
+            return super()._compose(parts, late, host_seconds, sending, crossed)
         own = tuple((part.device, part.samples, astuple(part.device_seconds)) for part in parts)
-        key = own, sending, self._link, late.deadline_seconds, host_seconds, len(self._composed) if late.devices else 0
+        key = own, sending, self._link, host_seconds
         if key not in self._composed:
             self._composed[key] = super()._compose(parts, late, host_seconds, sending, crossed)
         return self._composed[key]
@@ -187,11 +190,11 @@ class _SimulatedStepper:
     may_look_ahead = False
     counter = None
 
-    def __init__(self, request: RunRequest, accountant: _WorldAccountant, step_bytes: Mapping[str, int]) -> None:
+    def __init__(self, request: RunRequest, accountant: _WorldAccountant) -> None:
         assert request.sync is not None
         self._request, self._accountant = request, accountant
         self._all_records, self._records = request.sync.steps * sum(request.sync.batches), 0
-        self._state_bytes, self._gradient_bytes = step_bytes["state"], step_bytes["gradient"]
+        self._state_bytes, self._gradient_bytes = _step_bytes(request)
         self.accounting = StepAccounting(accountant, request.sync, self._gradient_bytes)
         self.screening, self.ending = _NoScreening(), SimpleNamespace(together=None)
         optimiser = cast(HostOptimiser, SimpleNamespace(state=dict, load_state=lambda _: None))
@@ -236,7 +239,7 @@ class _SimulatedStepper:
         if work.device == HOST:
             return DeviceOutcome(work, stepped, None)
         down = 0 if placed is None else records * placed.point.record_bytes
-        up = 0 if placed is None else down + records * 8
+        up = 0 if placed is None else down + records * LABEL_BYTES
         sent, received = self._state_bytes + down, self._gradient_bytes + up
         return DeviceOutcome(work, stepped, None, sent, received, up, down)
 
@@ -284,8 +287,8 @@ class _NoJudge:
         return 0.0, 0.0
 
 
-def step_bytes(request: RunRequest) -> dict[str, int]:
-    """Return the bytes that each drive receives (``state``) and sends (``gradient``) in a step, without the cut's."""
+def _step_bytes(request: RunRequest) -> tuple[int, int]:
+    """Return the bytes that each drive receives, and sends, in a step, without what crosses a cut."""
     structure, weights = request.evaluator.structure(), request.evaluator.initial_weights()
     moved: set[str] = set()
     if request.placed is not None:
@@ -294,16 +297,15 @@ def step_bytes(request: RunRequest) -> dict[str, int]:
     buffers = structure.buffers if request.job.sync.batch_norm != "frozen" else ()
     state = sum(a.nbytes for name, a in weights.items() if name not in moved and name not in structure.tied)
     gradient = sum(weights[name].nbytes for name in (*structure.trained, *buffers) if name not in moved)
-    return {"state": state, "gradient": gradient}
+    return state, gradient
 
 
-def simulate_training(request: RunRequest, world: SimulatedWorld, crossing: Mapping[str, int]) -> SimulatedTraining:
+def simulate_training(request: RunRequest, world: SimulatedWorld) -> SimulatedTraining:
     """Return what a run of this job takes in that world, to its last round.
 
     Args:
         request: a synchronous job on native drives whose seconds are modelled.
         world: what happens.
-        crossing: what `step_bytes` returns of the request.
 
     Raises:
         ConfigurationError: nothing that was asked for can be.
@@ -314,7 +316,7 @@ def simulate_training(request: RunRequest, world: SimulatedWorld, crossing: Mapp
     accountant = _WorldAccountant(
         make_accountant(request.config, request.models, overlap_of(request), request.cycles), world
     )
-    stepper = _SimulatedStepper(request, accountant, crossing)
+    stepper = _SimulatedStepper(request, accountant)
     tuner = None
     if request.planning is not None:
         tuner = request.planning.make_tuner(lambda _: None, run.notes.append)

@@ -71,7 +71,8 @@ class Cluster:
         gradient_bytes: of one gradient.
         record_bytes: of an image with its label.
         record_seconds: what each record of all devices adds to a step, beside what is computed and exchanged: of a
-            model that is cut, what crosses and what the host computes.
+            model that is cut, what the host computes, and what crosses a link that is shared.
+        crossing_seconds: what crosses for each record of a drive, where each drive has a link of its own.
         sides: of each server where there are several, which `host` and `link` are the first of; else empty.
         between_seconds: of a step, in which all servers add up, also those of which no drive takes part.
     """
@@ -83,6 +84,7 @@ class Cluster:
     gradient_bytes: int
     record_bytes: int
     record_seconds: float = 0.0
+    crossing_seconds: float = 0.0
     sides: tuple[Side, ...] = ()
     between_seconds: float = 0.0
 
@@ -106,9 +108,10 @@ class Cluster:
         kinds = list(self.kinds)
         at = next(number for number, kind in enumerate(kinds) if node in kind.nodes)
         if len(kinds[at].nodes) > 1:
-            others = tuple(each for each in kinds[at].nodes if each != node)
-            alone = replace(kinds[at], name=f"{kinds[at].name} {node}", nodes=(node,))
-            kinds[at : at + 1] = [replace(kinds[at], nodes=others), alone]
+            kinds[at : at + 1] = [
+                replace(kinds[at], nodes=tuple(each for each in kinds[at].nodes if each != node)),
+                replace(kinds[at], name=f"{kinds[at].name} {node}", nodes=(node,)),
+            ]
         return replace(self, kinds=tuple(kinds))
 
     def trial_of(self, batches: Mapping[str, int]) -> tuple[Configuration, tuple[int, ...]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
@@ -54,6 +55,8 @@ _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 32, 200, 0.2
 _REPEATS, _MOST_OF_STEPS = (2, 16), 0.05
 # Of several servers: batches are worked out for each subset of kinds.
 _MOST_KINDS = 12
+# Of the nodes whose level has changed so many are kinds of their own, for the same reason: those that did last.
+_MOST_APART = 5
 # Where nothing is expected to keep to the constraints, a chance to that is worth a trial.
 _DOUBTFUL = 0.05
 
@@ -81,7 +84,9 @@ class Planner:
         Raises:
             ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
         """
-        self.cluster, self.rules, self._ends = cluster, rules, dict(ends or {})
+        self.cluster, self.rules = cluster, rules
+        # Without any node set apart: the cluster, and those at the ends.
+        self._whole = cluster, dict(ends or {})
         if not 0 < records < math.inf:
             raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
         self._members = Members(cluster, rules.constraints, records, private or {})
@@ -119,18 +124,24 @@ class Planner:
         """Plan what is left of a training, in which the level of some nodes has changed.
 
         Args:
-            changed: node -> (records, seconds) of its last steps; each is of a kind of its own from now on.
+            changed: node -> (records, seconds) of its last steps; each is of a kind of its own from now on, until so
+                many others have changed that it counts as one of its first kind that deviates.
             again: what is left, and who trains.
         """
         self._again, self._attempts = replace(again, trials=len(self._history)), 0
         if again.exchange:
             self._changed[EXCHANGE] = len(self._history), ()
-        for node, steps in changed.items():
-            self._changed[node] = len(self._history), steps
-            self.cluster = self.cluster.set_apart(node)
-            self._ends = {end: cluster.set_apart(node) for end, cluster in self._ends.items()}
-        self._members.cluster = self.cluster
+        self._changed = {
+            **{node: known for node, known in self._changed.items() if node not in changed},
+            **{node: (len(self._history), steps) for node, steps in changed.items()},
+        }
+        self.cluster = self._members.cluster = self._parted(self._whole[0])
         self._prepare()
+
+    def _parted(self, whole: Cluster) -> Cluster:
+        """Return a cluster with each of the nodes whose level changed last as a kind of its own."""
+        apart = [node for node in self._changed if node != EXCHANGE][-_MOST_APART:]
+        return reduce(Cluster.set_apart, apart, whole)
 
     def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
         """Return node -> seconds in which a typical device of its kind computes a record, with these per step.
@@ -232,7 +243,7 @@ class Planner:
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
         both = np.concatenate([rows, front[~np.isin(front, rows)]])
-        ends = {end: ranking.at(cluster) for end, cluster in self._ends.items()}
+        ends = {end: ranking.at(self._parted(whole)) for end, whole in self._whole[1].items()}
         steps = self._steps(ranking, both)
         each = (there.estimates(both, steps) for there in (ranking, *ends.values()))
         estimates = dict(zip(both.tolist(), map(Estimate.with_ends, *each), strict=True))
@@ -273,8 +284,11 @@ class Planner:
         )
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in self._members.nodes())
-        exchange = sync_seconds(belief, devices), self.cluster.record_seconds
-        fresh = balanced_batches(model.tables, devices, self.rules, *exchange)
+        crossing = [0.0 if kind.local else self.cluster.crossing_seconds for kind in self.cluster.kinds]
+        fresh = balanced_batches(
+            [table.plus(own) for table, own in zip(model.tables, crossing, strict=True)],
+            *(devices, self.rules, sync_seconds(belief, devices), self.cluster.record_seconds),
+        )
         table = self._batches = best_batches(belief, self._batches, fresh, devices, self.rules)
         work = self._members.work()
         space = Space(self._members.fewest(), devices, table, work)

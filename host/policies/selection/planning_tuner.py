@@ -118,7 +118,9 @@ class PlanningTuner:
     @property
     def is_computing(self) -> bool:
         """Whether it is to be decided who trains, or to be looked at again; this begins nothing, see `resting`."""
-        return self._is_deciding or (self._training is not None and self._trials.behind)
+        return self._is_deciding or (
+            self._training is not None and self._training.levels is not None and self._trials.behind
+        )
 
     @property
     def _is_deciding(self) -> bool:
@@ -268,7 +270,7 @@ class PlanningTuner:
             self._trials.load_state(state["planning"])
             self._came, self._step, self._begun = set(state["came"]), int(state["step"]), bool(state["begun"])
         if not self._trials.handed_over:
-            self._lose_absent()
+            self._lose(np.flatnonzero(~self._here), "was lost before")
         if "chosen" not in state:
             return
         chosen = state["chosen"]
@@ -281,16 +283,13 @@ class PlanningTuner:
         if self._trials.handed_over and not decided and (plan := self._trials.decide()) is not None:
             self._tell_decided(plan)
 
-    def _lose_absent(self) -> None:
-        self._lose(np.flatnonzero(~self._here), "was lost before")
-
     def _begin_again(self, device: int) -> Retune:
         """Plan anew with a device, and others that came with it, when planning was under way."""
         before = self.batches
         here = {node for node, there in zip(self._nodes, self._here, strict=True) if there}
         self._came |= here.intersection(self._trials.lost)
         self._trials = self._new_trials()
-        self._lose_absent()
+        self._lose(np.flatnonzero(~self._here), "was lost before")
         reason = self._go_on()
         return self._retune(before, f"{self._nodes[device]} came{'; ' * bool(reason)}{reason}")
 

@@ -62,44 +62,35 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
     Raises:
         ConfigurationError: there is no node.
     """
-    if servers is not None:
-        return _make_servers(servers, plan, exchanged)
-    kinds = _kinds(config, plan)
+    arrays = {"": config} if servers is None else servers.arrays
+    kinds = tuple(
+        replace(kind, name=kind.name if servers is None else f"{kind.name} of {server}", server=number)
+        for number, (server, own) in enumerate(arrays.items())
+        for kind in _kinds(own, plan)
+    )
     if not kinds:
         raise ConfigurationError("planner: the array has no device to choose from; add one, or let the host train")
-    (side,) = _sides([config])
+    sides = _sides(arrays.values())
     return Cluster(
         kinds=tuple(sorted(kinds, key=lambda kind: kind.local)),
-        host=side.host,
-        link=side.link,
+        host=sides[0].host,
+        link=sides[0].link,
         state_bytes=exchanged.state_bytes,
         gradient_bytes=exchanged.gradient_bytes,
         record_bytes=exchanged.record_bytes,
         record_seconds=plan.overhead.record_seconds,
+        crossing_seconds=plan.overhead.crossing_seconds,
+        sides=() if servers is None else sides,
+        between_seconds=0.0 if servers is None else servers.between_seconds,
     )
 
 
-def _make_servers(servers: Servers, plan: SyncPlan, exchanged: Exchanged) -> Cluster:
-    """Return the drives of all servers as kinds of equal ones."""
-    kinds = tuple(
-        replace(kind, name=f"{kind.name} of {server}", server=number)
-        for number, (server, config) in enumerate(servers.arrays.items())
-        for kind in _kinds(config, plan)
-    )
-    sides = _sides(servers.arrays.values())
-    return Cluster(
-        *(kinds, sides[0].host, sides[0].link),
-        *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
-        record_seconds=plan.overhead.record_seconds,
-        sides=sides,
-        between_seconds=servers.between_seconds,
-    )
-
-
-def move_cluster(cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTime, end: End) -> Cluster:
+def move_cluster(
+    cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTime, end: End, overhead: StepOverhead
+) -> Cluster:
     """Return the cluster of these arrays, one for each server, with all profiles at one end of their bands.
 
-    `time` has what the steps of each node cost.
+    `time` has what the steps of each node cost, and `overhead` what they take beside at this end.
     """
     there, counted = time.at(end), {each.name for array in arrays for each in array.list_nodes() if each.engine == QEMU}
     kinds = tuple(
@@ -113,9 +104,15 @@ def move_cluster(cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTi
         # A phase grows as much at every batch.
         for grown in [time.phase_growth(there, kind.nodes[0], COUNTED if kind.nodes[0] in counted else WALL, 1)]
     )
-    first, *others = _sides(arrays, end)
+    sides = _sides(arrays, end)
     return replace(
-        cluster, kinds=kinds, host=first.host, link=first.link, sides=(first, *others) if cluster.sides else ()
+        cluster,
+        kinds=kinds,
+        host=sides[0].host,
+        link=sides[0].link,
+        record_seconds=overhead.record_seconds,
+        crossing_seconds=overhead.crossing_seconds,
+        sides=sides if cluster.sides else (),
     )
 
 
@@ -129,7 +126,8 @@ def _kinds(config: ArrayConfig, plan: SyncPlan) -> list[DeviceKind]:
     grouped: dict[tuple[str, str, bool], list[Device]] = {}
     for node in config.list_nodes():
         grouped.setdefault((node.profile, node.engine, node.name == HOST), []).append(node)
-    return [_kind(name, nodes, plan) for name, nodes in zip(_names(list(grouped)), grouped.values(), strict=True)]
+    names = _names(list(grouped))
+    return [_kind(name, nodes, plan) for name, nodes in zip(names, grouped.values(), strict=True)]
 
 
 def planned_records(plan: SyncPlan) -> int:
@@ -154,10 +152,12 @@ def chosen_overhead(cluster: Cluster, nodes: Sequence[str]) -> StepOverhead:
     """Return what a step of these nodes alone takes beside its slowest one's computing."""
     if cluster.sides:
         alone = [chosen_overhead(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
-        return StepOverhead(max(each.step_seconds for each in alone) + cluster.between_seconds, cluster.record_seconds)
+        return alone[0]._replace(step_seconds=max(each.step_seconds for each in alone) + cluster.between_seconds)
     drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
-    sizes = cluster.state_bytes, cluster.gradient_bytes
-    return StepOverhead(exchange_seconds(drives, cluster.link, *sizes, HOST in nodes), cluster.record_seconds)
+    return StepOverhead(
+        exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes),
+        *(cluster.record_seconds, cluster.crossing_seconds),
+    )
 
 
 def planner_rules(plan: SyncPlan, window: int = 1) -> SelectionRules:
@@ -208,10 +208,10 @@ def _most_records(plan: SyncPlan, node: str) -> int | None:
     if plan.job.tuner == "none":
         return None
     held, planned = sum(plan.private_sizes) + plan.public_size, sum(plan.batches)
-    of_epoch = [held // len(plan.nodes), plan.job.sync.tuning.slow_batch or 1]
-    of_host = plan.batches[plan.nodes.index(node)] * (plan.most_records or 0) // planned
-    bounds = [max(1, *of_epoch)] * (planned > held) + [max(1, of_host)] * (plan.most_records is not None)
-    return min(bounds, default=None)
+    of_epoch = max(1, held // len(plan.nodes), plan.job.sync.tuning.slow_batch or 1) if planned > held else None
+    own, most = plan.batches[plan.nodes.index(node)], plan.most_records
+    of_host = None if most is None else max(1, own * most // planned)
+    return min((bound for bound in (of_epoch, of_host) if bound is not None), default=None)
 
 
 def _kind(name: str, nodes: Sequence[Device], plan: SyncPlan) -> DeviceKind:

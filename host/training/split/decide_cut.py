@@ -71,8 +71,7 @@ def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUT
     situation = make_situation(request, store)
     chooser: SplitPolicy = SPLIT_POLICY.load(policy)()
     first = CutChoice(request, situation, chooser.decide(situation))
-    planned = request.batches_for
-    choice = first if planned is None else _settle_cut(first, planned, store, chooser.decide)
+    choice = first if request.batches_for is None else _settle_cut(first, request.batches_for, store, chooser.decide)
     return replace(choice, decision=replace(choice.decision, policy=policy))
 
 
@@ -94,7 +93,11 @@ def _settle_cut(
     tried = [first.request.batches, *(_scaled(first.request.batches, by) for by in _SCALES)]
     for batches in tried:  # which grow on the way
         with suppress(ConfigurationError):  # with these batches nothing fits
-            layer = decide(_with_batches(first, batches, store).situation).layer
+            layer = (
+                first.decision
+                if batches == first.request.batches
+                else decide(_with_batches(first, batches, store).situation)
+            ).layer
             if layer is not None and layer not in rivals:
                 own = _with_batches(first, planned(layer), store)
                 rivals[layer] = replace(own, decision=decide_for(own.situation, layer, _BEST_TRIED))

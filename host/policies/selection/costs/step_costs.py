@@ -208,7 +208,7 @@ def _array_costs(
     own_bytes = (many * each) @ local * cluster.record_bytes
     own_reads = figures.storage.read_seconds(own_bytes)
     own_late = (many * compute * paces.late) @ local
-    work = KindWork(drives, cluster.state_bytes, each * cluster.record_bytes, compute)
+    work = KindWork(drives, cluster.state_bytes, each * cluster.record_bytes, compute, each * cluster.crossing_seconds)
     last = last_send(work, figures.path, cluster.link, paces, corrections.bandwidth)
     exchanged = np.maximum.reduce([last, own_reads, own_late])
     optimiser, with_one = (reduce_seconds(cluster.gradient_bytes, gradients) for gradients in (0, 1))
@@ -224,11 +224,16 @@ def _array_costs(
     active = (joules["cpu"] + joules["dram"]) * corrections.active
     of_drives = drives * (active + joules["flash"] + joules["link"])
     moved = 2 * (drives @ every) * float(cluster.state_bytes) + own_bytes
-    own = (many * active) @ local + (reduce + behind) * (host.power.core_watts.value + host.power.dram_watts.value)
-    own = own + own_bytes * _read_joules(figures) + moved * host.power.link_joules_per_byte.value
+    own = (
+        (many * active) @ local
+        + (reduce + behind) * (host.power.core_watts.value + host.power.dram_watts.value)
+        + own_bytes * _read_joules(figures)
+        + moved * host.power.link_joules_per_byte.value
+    )
     always = _idle_watts(figures, drives, corrections, unused_powered)
-    total = of_drives @ every + own + always * seconds
-    return StepCosts(seconds, total, records, np.broadcast_to(always, seconds.shape))
+    return StepCosts(
+        seconds, of_drives @ every + own + always * seconds, records, np.broadcast_to(always, seconds.shape)
+    )
 
 
 def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:

@@ -28,6 +28,7 @@ from host.config.resolve import ResolvedRun
 from host.core.datasets import load_dataset
 from host.core.evaluation import Evaluator
 from host.policies.split.choose_cut import decide, decide_for
+from host.policies.split.cut_decision import CutDecision
 from host.training.split.decide_cut import choose_placement, settle
 from host.training.split.layer_exchange import LayerExchange, _inspect_in_earnest, inspect_layers
 from host.training.split.make_problem import make_situation
@@ -492,6 +493,19 @@ def test_a_cut_that_its_own_batches_do_not_suit_is_held_against_what_they_do() -
     assert (slow.decision.layer, slow.situation.records) == (None, 96)
     assert "records a second" in slow.decision.reason
     assert slow.decision.step_seconds == pytest.approx(choose_placement(request(), "none", STORE).step_seconds)
+
+
+def test_with_the_batches_that_the_whole_model_has_it_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided: list[int] = []
+
+    def counted(situation: SplitProblem) -> CutDecision:
+        decided.append(situation.records)
+        return decide(situation)
+
+    policy = SimpleNamespace(load=lambda _: lambda: SimpleNamespace(decide=counted))
+    monkeypatch.setattr(f"{settle.__module__}.SPLIT_POLICY", policy)
+    settle(planned(32), STORE)
+    assert sorted(decided) == [24, 96, 384]
 
 
 def test_a_cut_that_is_not_chosen_with_its_own_batches_is_left_for_what_is() -> None:

@@ -24,14 +24,17 @@ from csd_lab.bench.joint_tuning.joint_cases import (
 from csd_lab.bench.joint_tuning.joint_development_seeds import DEVELOPMENT_SEEDS
 from csd_lab.bench.joint_tuning.joint_final_seeds import FINAL_SEEDS
 from csd_lab.bench.joint_tuning.joint_oracle import ScenarioOracle
-from csd_lab.bench.joint_tuning.simulated_training import SimulatedTraining, simulate_training, step_bytes
+from csd_lab.bench.joint_tuning.simulated_training import SimulatedTraining, _WorldAccountant, simulate_training
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.session_frames import Trained
+from host.core.device_time import WALL
+from host.training.accounting import IN_TIME, DeviceReport, Lateness, make_accountant
 
 SMALL = JointScenario(1, "late heavy layers", (2, 1, 0), 2e7, 1e-4, True, SLOWED, 0, 0.4, 0.8, 0.3)
 
 
 def run(scenario: JointScenario, **keys: object) -> SimulatedTraining:
-    request = request_of(scenario, **{"batch_size": 32, **keys})
-    return simulate_training(request, ScenarioWorld(scenario), step_bytes(request))
+    return simulate_training(request_of(scenario, **{"batch_size": 32, **keys}), ScenarioWorld(scenario))
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +83,20 @@ def test_a_run_is_the_same_again_and_without_tuners_as_long_as_the_world_says() 
     assert first.retunes == []
     slow = [step.array_seconds for step in first.steps[24:48]]
     assert min(slow) > 1.5 * max(step.array_seconds for step in first.steps[:24])
+
+
+def test_a_step_in_which_somebody_is_late_is_composed_each_time_and_others_once() -> None:
+    request = request_of(SMALL, batch_size=32)
+    accountant = _WorldAccountant(make_accountant(request.config, request.models), ScenarioWorld(SMALL))
+    trained = Trained(1, 32, 1, 0.0, PhaseSeconds(), 100)
+    report = DeviceReport("newp-00", WALL, trained, 1, 32, 10**6, 10**6, 32)
+    accountant.go_to(1, 0.0)
+    late, again = (accountant.account([report], Lateness(None, ["newp-00"])) for _ in range(2))
+    assert accountant._composed == {}
+    assert late.array_seconds == again.array_seconds
+    for _ in range(3):
+        accountant.account([report], IN_TIME)
+    assert len(accountant._composed) == 1
 
 
 def test_hypertune_notices_and_a_planner_takes_the_drive_that_joins() -> None:

@@ -120,3 +120,20 @@ def test_more_records_than_a_step_may_have_are_expected_to_take_as_long_each_as_
     assert each["d0-1"] == pytest.approx(each["d0-0"])
     planner.look_again({"d0-0": [(most + 5, 1.0)] * STEPS_FOR_GOOD}, PlannedAgain(share=0.5))
     assert planner.decide().chosen.step_seconds > 0
+
+
+def test_kinds_stay_few_however_many_levels_change_and_the_last_ones_are_known_best() -> None:
+    planner = play(make_cluster([8, 8], host=False, seed=4), "d0-0", 1.0, 0)
+    nodes = planner.choose_nodes(planner.decide().chosen.configuration)
+    expected = planner.record_seconds(dict.fromkeys(nodes, 8))
+    levels = [(node, 1.5 + number) for number, node in enumerate([*nodes[:7], nodes[0]])]
+    for node, factor in levels:
+        steps = [(8, 8 * factor * expected[node])] * STEPS_FOR_GOOD
+        planner.look_again({node: steps}, PlannedAgain(0.5, 0.02, nodes))
+    assert len(planner.cluster.kinds) == 2 + 5
+    alone = {kind.nodes[0] for kind in planner.cluster.kinds if len(kind.nodes) == 1}
+    assert alone == {*nodes[3:7], nodes[0]}
+    now = planner.record_seconds(dict.fromkeys(nodes, 8))
+    for node in (*alone, *nodes[8:]):
+        assert now[node] == pytest.approx(dict(levels).get(node, 1.0) * expected[node], rel=0.1)
+    assert planner.decide().chosen.step_seconds > 0

@@ -602,3 +602,16 @@ def test_it_ponders_until_it_is_decided() -> None:
     refused = World(ALL, refuses="deadline: 5 s too much")
     refused.train()
     assert not refused.tuner.is_computing
+
+
+def test_a_server_that_took_over_a_decision_repeats_no_trials_to_take_steps() -> None:
+    world = World((2, 0, 0), handed_over=True)
+    world.train()
+    world.tuner.load_state(msgspec.json.decode(msgspec.json.encode(world.tuner.state())))
+    world.take()
+    assert world.planner.observed == []
+    assert not world.tuner.is_computing
+    resumed = World((2, 0, 0))
+    resumed.train()
+    resumed.tuner = resumed.again()
+    assert resumed.tuner.is_computing  # what nodes are expected to take follows from trials
