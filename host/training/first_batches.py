@@ -17,7 +17,6 @@ from csd_emu.perfmodel.host_node import exchange_seconds, link_of
 from csd_emu.perfmodel.split.split_problem import LABEL_BYTES, SPARED_PARAMETER_COPIES
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationTable
-from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from host.config.sync_section import TuningSection
 from host.core.device_time import host_model
@@ -66,11 +65,7 @@ OverheadAt = Callable[[int], StepOverhead]
 
 
 def step_overhead(
-    config: ArrayConfig,
-    load: Load,
-    front: Front = WHOLE,
-    host_table: CalibrationTable | None = None,
-    end: End | None = None,
+    config: ArrayConfig, load: Load, front: Front = WHOLE, host_table: CalibrationTable | None = None
 ) -> OverheadAt:
     """Return what says how long steps of an array take beside computing.
 
@@ -79,10 +74,9 @@ def step_overhead(
         load: what is trained.
         front: the part of the model that the devices have.
         host_table: of a reference drive, from which the host's seconds follow; None if nobody knows them.
-        end: of the bands of the profiles' figures at which all stand; None for the figures themselves.
     """
-    host, names = get_profile(config.host.profile).at(end), config.list_devices()
-    drives, link = [get_profile(device.profile).at(end) for device in names], link_of(config.link, host)
+    host, names = get_profile(config.host.profile), config.list_devices()
+    drives, link = [get_profile(device.profile) for device in names], link_of(config.link, host)
     state, gradient = (round(front.encode_share * size) for size in (load.state_bytes, load.gradient_bytes))
     exchange = exchange_seconds(drives, link, state, gradient, config.host.trains)
     if front == WHOLE:
@@ -92,7 +86,7 @@ def step_overhead(
     crossing = StepOverhead(exchange, size / host_rate) if link.shared else StepOverhead(exchange, 0.0, size / own_rate)
     if host_table is None or host.ratio is None:
         return lambda _: crossing
-    model = host_model(host_table, host).at(end)
+    model = host_model(host_table, host)
 
     def overhead_at(records: int) -> StepOverhead:
         whole = model.step_seconds(records)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import get_args
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
@@ -65,7 +63,6 @@ class SyncPlan:
         expected: node -> what its steps should cost, for those with a table.
         batches: records per step to begin with.
         overhead: what a step takes beside its slowest node's computing.
-        overhead_ends: the same at each end of the bands of the profiles' figures.
         plugin: the job's tuner, if it is one of the user's own.
         most_records: of a step, that the host has room for, and computes as well; None if it computes nothing of the
             model.
@@ -80,7 +77,6 @@ class SyncPlan:
     expected: Mapping[str, StepModel]
     batches: tuple[int, ...]
     overhead: StepOverhead = NO_OVERHEAD
-    overhead_ends: Mapping[End, StepOverhead] = field(default_factory=dict)
     plugin: Plugin | None = None
     most_records: int | None = None
     watts: StepWatts | None = None
@@ -215,25 +211,21 @@ def make_plan(
     if store is not None and (job.tuner != "none" or expected.keys() == set(nodes)):
         classes = device_classes(config, store.of(spec, shape), job.sync, shard_bytes=records.shard_bytes, front=front)
     tail = None if store is None else store.find(spec, shape, RATIO_DRIVE)
-    load = inspect_load(spec, shape)
-    overhead_at = step_overhead(config, load, front, tail)
+    overhead_at = step_overhead(config, inspect_load(spec, shape), front, tail)
     if job.tuner == "none":
         _check_batch_size(job, classes)
         batches = tuple(job.batch_size for _ in nodes)
     else:
         batches = tuple(first_batches(config, classes, job.sync.tuning, overhead_at, front).tolist())
+    profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
+    watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
+    most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
     return SyncPlan(
         *(job, nodes, records.private_sizes, records.public_size, classes, expected, batches),
         overhead=overhead_at(sum(batches)),
-        overhead_ends={end: step_overhead(config, load, front, tail, end)(sum(batches)) for end in get_args(End)},
-        most_records=None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at),
-        watts=_watts_of(config),
+        most_records=most,
+        watts=watts,
     )
-
-
-def _watts_of(config: ArrayConfig) -> StepWatts:
-    profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
-    return StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:

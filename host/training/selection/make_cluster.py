@@ -85,12 +85,10 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
     )
 
 
-def move_cluster(
-    cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTime, end: End, overhead: StepOverhead
-) -> Cluster:
+def move_cluster(cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTime, end: End) -> Cluster:
     """Return the cluster of these arrays, one for each server, with all profiles at one end of their bands.
 
-    `time` has what the steps of each node cost, and `overhead` what they take beside at this end.
+    `time` has what the steps of each node cost.
     """
     there, counted = time.at(end), {each.name for array in arrays for each in array.list_nodes() if each.engine == QEMU}
     kinds = tuple(
@@ -105,15 +103,7 @@ def move_cluster(
         for grown in [time.phase_growth(there, kind.nodes[0], COUNTED if kind.nodes[0] in counted else WALL, 1)]
     )
     sides = _sides(arrays, end)
-    return replace(
-        cluster,
-        kinds=kinds,
-        host=sides[0].host,
-        link=sides[0].link,
-        record_seconds=overhead.record_seconds,
-        crossing_seconds=overhead.crossing_seconds,
-        sides=sides if cluster.sides else (),
-    )
+    return replace(cluster, kinds=kinds, host=sides[0].host, link=sides[0].link, sides=sides if cluster.sides else ())
 
 
 def _sides(arrays: Iterable[ArrayConfig], end: End | None = None) -> tuple[Side, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from csd_emu.perfmodel.allreduce import Fabric, ring
+from csd_emu.profiles.profile import End
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
@@ -163,14 +164,11 @@ def make_planning(
         crossing = state + load_between(load, inputs.job, server_group.config).optimiser_bytes
         servers = _servers_of(server_group, crossing, window)
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
+    cold = frozenset(plan.nodes).difference(inputs.models)
     time = make_accountant(inputs.config, inputs.models, cycles=inputs.cycles).time
     arrays = [inputs.config] if servers is None else list(servers.arrays.values())
-    ends: dict[str, Cluster] = {
-        end: move_cluster(cluster, arrays, time, end, overhead) for end, overhead in plan.overhead_ends.items()
-    }
-    planning = Planning(
-        plan, cluster, planner_rules(plan, window), frozenset(plan.nodes).difference(inputs.models), ends
-    )
+    ends: dict[str, Cluster] = {end: move_cluster(cluster, arrays, time, end) for end in get_args(End)}
+    planning = Planning(plan, cluster, planner_rules(plan, window), cold, ends)
     planning.make_planner()  # what it refuses is said now
     return planning
 

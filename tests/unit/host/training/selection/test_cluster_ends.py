@@ -18,7 +18,6 @@ from csd_emu.util.config_files import parse_config
 from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
 from host.core.device_time import DeviceTime, find_cycles, find_models
-from host.policies.batching.client_layers import WHOLE, Front
 from host.policies.batching.device_speeds import device_classes
 from host.policies.selection.cluster import Cluster
 from host.training.selection.make_cluster import Exchanged, make_cluster, move_cluster
@@ -37,18 +36,18 @@ def array(engine: str, core_model: str, trains: bool, **fields: Any) -> ArrayCon
 
 
 def moved(
-    config: ArrayConfig, end: End, spec: ModelSpec = SPEC, wall: bool = False, front: Front = WHOLE
+    config: ArrayConfig, end: End, spec: ModelSpec = SPEC, wall: bool = False
 ) -> tuple[Cluster, Cluster, SyncPlan]:
     """The cluster, the same at an end, and the plan."""
     store = STORE.counting(config.core_model)
     job = parse_config({"model": spec.name, "data": {"source": "digits"}, "mode": "sync"}, JobConfig, "job.yaml")
     records = Records((0,) * len(config.list_nodes()), 100, 72)
-    plan = make_plan(config, job, spec, SHAPE, None if wall else store, records, front)
+    plan = make_plan(config, job, spec, SHAPE, None if wall else store, records)
     cluster = make_cluster(config, plan, Exchanged(40_000, 40_000, 72))
     profiles = {node.name: get_profile(node.profile) for node in config.list_nodes()}
     models: Mapping[str, Any] = {} if wall else find_models(config, spec, SHAPE, store)
     time = DeviceTime(profiles, models, find_cycles(config, spec, SHAPE, store))
-    return cluster, move_cluster(cluster, [config], time, end, plan.overhead_ends[end]), plan
+    return cluster, move_cluster(cluster, [config], time, end), plan
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -67,19 +66,6 @@ def test_computing_grows_as_tables_say_of_moved_profiles(engine: str, core_model
         assert kind.profile == get_profile(kind.profile.name).at(end)
     server = get_profile("xeon-4108").at(end)
     assert (there.host, there.link, there.sides) == (server, link_of(config.link, server), ())
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_behind_a_cut_the_hosts_part_and_what_crosses_have_their_band(shared: bool) -> None:
-    config, front = array("native", "cycles", False, link={"shared": shared}), Front(0.5, 0.5, 0.5, 0, 0, 10_000)
-    (here, low, plan), (_, high, _) = (moved(config, end, front=front) for end in ENDS)
-    assert here.record_seconds == plan.overhead.record_seconds
-    assert low.record_seconds != pytest.approx(here.record_seconds, rel=0.01)
-    assert min(low.record_seconds, high.record_seconds) < here.record_seconds
-    assert max(low.record_seconds, high.record_seconds) > here.record_seconds
-    for cluster in (low, here, high):
-        rate = min(cluster.link.bytes_per_second, *(each.profile.link_bytes_per_second.value for each in cluster.kinds))
-        assert cluster.crossing_seconds == pytest.approx(0 if shared else 20_008 / rate)
 
 
 @pytest.mark.parametrize("end", ENDS)
