@@ -39,14 +39,12 @@ class KindWork:
         state_bytes: that each receives, and sends.
         read_bytes: (configurations, kinds) of each, from flash, at once.
         compute_seconds: (configurations, kinds) of a typical device.
-        crossing_seconds: (configurations, kinds) in which something crosses each one's own link amid its computing.
     """
 
     drives: Floats
     state_bytes: int
     read_bytes: Floats
     compute_seconds: Floats
-    crossing_seconds: Floats | float = 0.0
 
 
 def last_send(
@@ -68,7 +66,7 @@ def last_send(
     carried = each * (drives @ np.ones((drives.shape[1], 1))) if link.shared else each
     latency = link.latency_seconds if size else 0.0
     received = np.maximum(carried, own) + (2 * figures.link_latency_seconds * (size > 0) + latency)
-    fixed = received + figures.read_seconds(work.read_bytes) + work.crossing_seconds
+    fixed = received + figures.read_seconds(work.read_bytes)
     present = drives > 0
     typical = np.where(present, fixed + compute, -np.inf)
     queue = queued(drives, typical) if link.shared else np.ones_like(drives)

@@ -17,7 +17,6 @@ from csd_emu.perfmodel.host_node import exchange_seconds, link_of
 from csd_emu.perfmodel.split.split_problem import LABEL_BYTES, SPARED_PARAMETER_COPIES
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationTable
-from csd_emu.util.node_names import HOST
 from host.config.sync_section import TuningSection
 from host.core.device_time import host_model
 from host.core.model_facts import Load
@@ -44,17 +43,14 @@ class StepOverhead(NamedTuple):
     Attributes:
         step_seconds: whatever the batches.
         record_seconds: for each record of all devices.
-        crossing_seconds: for each record of the drive that has the most, where each drive has a link of its own: their
-            records cross a cut side by side.
     """
 
     step_seconds: float
     record_seconds: float = 0.0
-    crossing_seconds: float = 0.0
 
-    def of(self, records: int, most: int = 0) -> float:
-        """Return the seconds of a step of so many records of all devices, and of so many of the drive with the most."""
-        return self.step_seconds + self.record_seconds * records + self.crossing_seconds * most
+    def of(self, records: int) -> float:
+        """Return the seconds of a step of so many records of all devices."""
+        return self.step_seconds + self.record_seconds * records
 
 
 NO_OVERHEAD = StepOverhead(0.0)
@@ -81,17 +77,15 @@ def step_overhead(
     exchange = exchange_seconds(drives, link, state, gradient, config.host.trains)
     if front == WHOLE:
         return lambda _: StepOverhead(exchange)
-    size, host_rate = 2 * front.crossing_bytes + LABEL_BYTES, link.bytes_per_second
-    own_rate = min(host_rate, *(drive.link_bytes_per_second.value for drive in drives))
-    crossing = StepOverhead(exchange, size / host_rate) if link.shared else StepOverhead(exchange, 0.0, size / own_rate)
+    crossing = (2 * front.crossing_bytes + LABEL_BYTES) / link.bytes_per_second / (1 if link.shared else len(drives))
     if host_table is None or host.ratio is None:
-        return lambda _: crossing
+        return lambda _: StepOverhead(exchange, crossing)
     model = host_model(host_table, host)
 
     def overhead_at(records: int) -> StepOverhead:
         whole = model.step_seconds(records)
         behind = whole.forward * (1 - front.forward_share) + whole.backward * (1 - front.backward_share)
-        return crossing._replace(record_seconds=crossing.record_seconds + behind / records)
+        return StepOverhead(exchange, crossing + behind / records)
 
     return overhead_at
 
@@ -119,9 +113,8 @@ def first_batches(
     Raises:
         ConfigurationError: there is no device, or `slow_batch` does not fit.
     """
-    step_seconds, record_seconds, crossing_seconds = overhead_at(_HOST_RECORDS)
-    tables = _with_crossing(speed_tables(classes), crossing_seconds)
-    planned = plan_batches(tables, tuning, step_seconds, record_seconds).batches
+    tables = list(speed_tables(classes).values())
+    planned = plan_batches(tables, tuning, *overhead_at(_HOST_RECORDS)).batches
     if front == WHOLE or tuning.slow_batch is not None:
         return planned
     room_bytes = planned_room_bytes(get_profile(config.host.profile))
@@ -130,12 +123,6 @@ def first_batches(
     tried = [np.clip(limit(np.minimum(by * planned, largest).astype(np.int64), room), 1, largest) for by in _SCALES]
     rates = np.array([_records_per_second(tables, each, overhead_at) for each in tried])
     return tried[int((rates >= (1 - tuning.knee) * rates.max()).argmax())]
-
-
-def _with_crossing(tables: Mapping[str, SpeedTable], record_seconds: float) -> list[SpeedTable]:
-    """Return (nodes,) tables with what crosses the link of each drive; devices of a class share one."""
-    slower = {id(table): table.plus(record_seconds) for node, table in tables.items() if node != HOST}
-    return [slower.get(id(table), table) for table in tables.values()]
 
 
 def _records_per_second(tables: Sequence[SpeedTable], batches: Batches, overhead_at: OverheadAt) -> float:

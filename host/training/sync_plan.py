@@ -153,10 +153,9 @@ class SyncPlan:
         # With private records an epoch can be as long as the slowest device needs for its own: who takes records over
         # then has public ones again, and each epoch gets longer.
         shared = not any(self.private_sizes) and self.public_size >= sum(self.batches)
-        pairs = zip(self.nodes, self.batches, strict=True)
         arguments = TunerArguments(
             *(tables, np.array(self.batches), self.nodes, self.steps),
-            self.overhead.of(sum(self.batches), max((batch for node, batch in pairs if node != HOST), default=0)),
+            self.overhead.of(sum(self.batches)),
             *(make_rules(self.job.sync.tuning, self.watts), shared),
         )
         return make_tuner(self.job.tuner, arguments, self.plugin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -65,10 +65,6 @@ class SpeedTable:
         return batch_size / self.seconds(batch_size) if batch_size else 0.0
 
     images_per_second = old_method("images_per_second", records_per_second)
-
-    def plus(self, record_seconds: float) -> SpeedTable:
-        """Return the same with so many seconds more for each record."""
-        return replace(self, step_seconds=self.step_seconds + record_seconds * np.arange(1, self.largest_batch + 1))
 
     def largest_within(self, seconds: float, slowdown: float = 1.0) -> int:
         """Return max{b : slowdown * tau(b) <= seconds}; 0 if not even one record is done in time.

@@ -71,8 +71,7 @@ class Cluster:
         gradient_bytes: of one gradient.
         record_bytes: of an image with its label.
         record_seconds: what each record of all devices adds to a step, beside what is computed and exchanged: of a
-            model that is cut, what the host computes, and what crosses a link that is shared.
-        crossing_seconds: what crosses for each record of a drive, where each drive has a link of its own.
+            model that is cut, what crosses and what the host computes.
         sides: of each server where there are several, which `host` and `link` are the first of; else empty.
         between_seconds: of a step, in which all servers add up, also those of which no drive takes part.
     """
@@ -84,7 +83,6 @@ class Cluster:
     gradient_bytes: int
     record_bytes: int
     record_seconds: float = 0.0
-    crossing_seconds: float = 0.0
     sides: tuple[Side, ...] = ()
     between_seconds: float = 0.0
 

@@ -284,11 +284,8 @@ class Planner:
         )
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in self._members.nodes())
-        crossing = [0.0 if kind.local else self.cluster.crossing_seconds for kind in self.cluster.kinds]
-        fresh = balanced_batches(
-            [table.plus(own) for table, own in zip(model.tables, crossing, strict=True)],
-            *(devices, self.rules, sync_seconds(belief, devices), self.cluster.record_seconds),
-        )
+        exchange = sync_seconds(belief, devices), self.cluster.record_seconds
+        fresh = balanced_batches(model.tables, devices, self.rules, *exchange)
         table = self._batches = best_batches(belief, self._batches, fresh, devices, self.rules)
         work = self._members.work()
         space = Space(self._members.fewest(), devices, table, work)

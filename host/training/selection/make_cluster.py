@@ -79,7 +79,6 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, serv
         gradient_bytes=exchanged.gradient_bytes,
         record_bytes=exchanged.record_bytes,
         record_seconds=plan.overhead.record_seconds,
-        crossing_seconds=plan.overhead.crossing_seconds,
         sides=() if servers is None else sides,
         between_seconds=0.0 if servers is None else servers.between_seconds,
     )
@@ -142,12 +141,10 @@ def chosen_overhead(cluster: Cluster, nodes: Sequence[str]) -> StepOverhead:
     """Return what a step of these nodes alone takes beside its slowest one's computing."""
     if cluster.sides:
         alone = [chosen_overhead(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
-        return alone[0]._replace(step_seconds=max(each.step_seconds for each in alone) + cluster.between_seconds)
+        return StepOverhead(max(each.step_seconds for each in alone) + cluster.between_seconds, cluster.record_seconds)
     drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
-    return StepOverhead(
-        exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes),
-        *(cluster.record_seconds, cluster.crossing_seconds),
-    )
+    sizes = cluster.state_bytes, cluster.gradient_bytes
+    return StepOverhead(exchange_seconds(drives, cluster.link, *sizes, HOST in nodes), cluster.record_seconds)
 
 
 def planner_rules(plan: SyncPlan, window: int = 1) -> SelectionRules:

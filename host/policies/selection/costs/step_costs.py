@@ -208,7 +208,7 @@ def _array_costs(
     own_bytes = (many * each) @ local * cluster.record_bytes
     own_reads = figures.storage.read_seconds(own_bytes)
     own_late = (many * compute * paces.late) @ local
-    work = KindWork(drives, cluster.state_bytes, each * cluster.record_bytes, compute, each * cluster.crossing_seconds)
+    work = KindWork(drives, cluster.state_bytes, each * cluster.record_bytes, compute)
     last = last_send(work, figures.path, cluster.link, paces, corrections.bandwidth)
     exchanged = np.maximum.reduce([last, own_reads, own_late])
     optimiser, with_one = (reduce_seconds(cluster.gradient_bytes, gradients) for gradients in (0, 1))

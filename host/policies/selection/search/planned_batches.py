@@ -58,10 +58,9 @@ def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
     subsets = np.arange(1 << len(devices))
     counts = (subsets[:, None] >> np.arange(len(devices)) & 1) * np.array(devices, np.int64)
     points = Points(counts, (counts > 0).astype(np.int64))
-    costs, figures = belief.model.costs(belief.mode, points), belief.model.figures
-    crossing = figures.cluster.crossing_seconds * points.batches * figures.drive
-    own = (belief.model.compute_seconds(belief.mode, points) + crossing).max(axis=1)
-    return np.asarray(np.maximum(0.0, costs.seconds - costs.records * figures.cluster.record_seconds - own))
+    costs = belief.model.costs(belief.mode, points)
+    seconds = costs.seconds - costs.records * belief.model.figures.cluster.record_seconds
+    return np.asarray(np.maximum(0.0, seconds - belief.model.compute_seconds(belief.mode, points).max(axis=1)))
 
 
 def balanced_batches(

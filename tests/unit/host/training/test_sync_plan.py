@@ -170,16 +170,3 @@ def test_a_queue_goes_on_from_where_another_stood() -> None:
     other = plan.make_queue(queue.state)
     for one, two in zip(queue.next_step(plan.batches).records, other.next_step(plan.batches).records, strict=True):
         assert np.array_equal(one, two)
-
-
-def test_a_tuner_reckons_with_what_crosses_the_link_of_the_drive_that_has_the_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(
-        f"{make_plan.__module__}.make_tuner", lambda _, arguments, __: told.append(arguments.sync_seconds)
-    )
-    plan = replace(plan_of(tuner="stannis"), batches=(3, 5, 40), overhead=StepOverhead(1.0, 0.125, 0.25))
-    assert plan.nodes[2] == "host"  # nothing of it crosses
-    plan.make_tuner()
-    assert told == [1.0 + 0.125 * 48 + 0.25 * 5]

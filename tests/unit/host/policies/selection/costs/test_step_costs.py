@@ -1,7 +1,5 @@
 """What many configurations cost at once is what the timeline and the simulation say of each."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,20 +37,6 @@ def test_seconds_are_the_timelines(cluster: Cluster, seed: int) -> None:
         _, seconds = step(cluster, counts[row].tolist(), batches[row].tolist())
         assert costs.seconds[row] == pytest.approx(seconds, rel=1e-9)
         assert costs.records[row] == counts[row] @ batches[row]
-
-
-@settings(max_examples=examples(15), deadline=None)
-@given(clusters(most=3), st.integers(0, 1000), st.floats(1e-6, 0.1))
-def test_what_crosses_links_of_their_own_lengthens_each_drives_part_alone(
-    shared: Cluster, seed: int, crossing_seconds: float
-) -> None:
-    cluster = replace(shared, link=replace(shared.link, shared=False))
-    cut = replace(cluster, crossing_seconds=crossing_seconds)
-    counts, batches, compute = all_of(cluster, seed)
-    longer = compute + crossing_seconds * batches * [not kind.local for kind in cluster.kinds]
-    expected = step_costs(Figures.of(cluster), Points(counts, batches), longer)
-    costs = step_costs(Figures.of(cut), Points(counts, batches), compute)
-    np.testing.assert_allclose(costs.seconds, expected.seconds, rtol=1e-9)
 
 
 @settings(max_examples=examples(25), deadline=None)

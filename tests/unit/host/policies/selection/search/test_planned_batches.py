@@ -11,18 +11,11 @@ from host.config.sync_section import TuningSection
 from host.core.tuning.stannis_rule import BALANCED
 from host.policies.selection.beliefs.belief import Belief, Data
 from host.policies.selection.cluster import Cluster
-from host.policies.selection.costs.speed_curves import PaceTables
-from host.policies.selection.costs.step_costs import Figures, Points
-from host.policies.selection.planner import Planner
-from host.policies.selection.search.planned_batches import (
-    WORTH_CHANGING,
-    balanced_batches,
-    best_batches,
-    sync_seconds,
-)
+from host.policies.selection.costs.step_costs import Points
+from host.policies.selection.search.planned_batches import WORTH_CHANGING, balanced_batches, best_batches
 from host.policies.selection.selection_rules import SelectionRules
 from tests.support.examples import examples
-from tests.support.planner_clusters import clusters, make_cluster, model_of
+from tests.support.planner_clusters import clusters, model_of
 
 RULES = SelectionRules(Preference(time=1), tuning=TuningSection(slow_batch=16, knee=0.2))
 
@@ -70,25 +63,3 @@ def test_batches_change_for_what_is_clearly_better_alone(cluster: Cluster, seed:
     assert (score(before[1:])[kept] <= best[kept] + worth + 1e-12).all()
     assert np.allclose(score(chosen[1:])[~kept], best[~kept])
     assert (score(chosen[1:]) <= score(before[1:]) + 1e-12).all()
-
-
-@settings(max_examples=examples(20), deadline=None)
-@given(clusters(), st.floats(1e-6, 0.1))
-def test_what_crosses_for_a_record_is_no_part_of_what_the_exchange_adds(cluster: Cluster, crossing: float) -> None:
-    whole = replace(cluster, link=replace(cluster.link, shared=False))
-    model, _, _ = model_of(whole, 0, True)
-    none = np.zeros((0, len(model.tables)), np.int64)
-    alike = replace(model, paces=PaceTables.of([np.zeros(count) for count in cluster.counts]))
-    models = [replace(alike, figures=Figures.of(each)) for each in (whole, replace(whole, crossing_seconds=crossing))]
-    beliefs = [Belief(each, Data(Points(none, none), np.zeros((0, 2)), np.ones((0, 2)))) for each in models]
-    without, cut = (sync_seconds(belief, cluster.counts) for belief in beliefs)
-    np.testing.assert_allclose(cut, without, rtol=1e-9, atol=1e-12)
-
-
-def test_where_records_cross_links_of_their_own_drives_have_them_alike_if_that_takes_longest() -> None:
-    cluster = make_cluster([3, 3, 3], host=False, seed=4, shared=False)
-    rules = replace(RULES, tuning=TuningSection(), steps=0)
-    for crossing, alike in ((0.0, False), (10.0, True)):
-        chosen = Planner(replace(cluster, crossing_seconds=crossing), rules, 1e6).decide().chosen
-        batches = [batch for batch in chosen.batches if batch]
-        assert (max(batches) <= 1.1 * min(batches)) == alike
