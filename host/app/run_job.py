@@ -45,6 +45,7 @@ from host.monitoring.run_log import RunLog
 from host.monitoring.run_registry import LiveRun, announce
 from host.monitoring.run_trace import write_slices, write_trace
 from host.policies.selection.selection_report import read_plan
+from host.training.host_optimiser import place_compiler_cache
 from host.training.multi_server.server_membership import ServerMembership, alike_sha256, joined, publish_exporter
 from host.training.run_sources import hash_sources
 from host.training.sampling.sampler_machine import SamplerMachine
@@ -129,6 +130,7 @@ def run_job(
 
 def _import_ahead(request: RunRequest) -> None:
     """Import beside the start of drives what is needed later, such as what optimisers of torch want."""
+    place_compiler_cache()
     with contextlib.suppress(Exception):  # whoever needs it is told
         for name in [*["torch._dynamo"] * (request.sync is not None), "host.monitoring.report.report_page"]:
             importlib.import_module(name)
@@ -180,7 +182,6 @@ class _Run:
     def train(self, paths: Paths) -> Summary:
         """Train on the array that is up, else on a new one, which ends with the run."""
         request, folder, state = self._request, self._folder, ArrayState.load(self._folder)
-        threading.Thread(target=_import_ahead, args=(request,)).start()
         samplers = 1 if request.sync is None else request.config.samplers  # a federated round is counted on one
         counting = samplers if request.config.sampled else 0
         where = paths, self._options.progress, self._recorder.add_event
@@ -206,6 +207,7 @@ class _Run:
 
     async def _beside_machines(self, run: Coroutine[Any, Any, Summary]) -> Summary:
         """Return what a run returns beside which there are the machines that count steps, if it has any."""
+        threading.Thread(target=_import_ahead, args=(self._request,)).start()
         async with contextlib.AsyncExitStack() as box:
             for machine in self._machines:
                 await box.enter_async_context(machine)

@@ -71,7 +71,7 @@ class HostOptimiser:
         self._parameters = {name: torch.from_numpy(array) for name, array in parameters.items()}
         self._clip_norm, self._made_of = clip_norm, (section, learning_rate, momentum, clip_norm)
         kind, arguments = _find(section.name), _arguments(section, learning_rate, momentum)
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Paths.default().torch))
+        place_compiler_cache()
         apart = section.name in _TENSOR_WISE
         self.needs_all = _reason(section.name, apart, clip_norm)
         self.block_bytes = BLOCK_BYTES if section.name in _ELEMENT_WISE else None
@@ -185,6 +185,11 @@ class HostOptimiser:
             return value.clone()
         first = start // parameter.element_size()
         return value.reshape(-1)[first : first + view.numel()].clone()
+
+
+def place_compiler_cache() -> None:
+    """Have torch's compiler, which its optimisers import, keep its folder among csd-emu's, unless it has another."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Paths.default().torch))
 
 
 def make_optimiser(job: JobConfig, structure: Structure, weights: Mapping[str, Array]) -> HostOptimiser:

@@ -220,8 +220,16 @@ def make_plan(
     watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
     most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
     return SyncPlan(
-        *(job, nodes, records.private_sizes, records.public_size, classes, expected, batches),
-        overhead=overhead_at(sum(batches)),
+        *(
+            job,
+            nodes,
+            records.private_sizes,
+            records.public_size,
+            classes,
+            expected,
+            batches,
+            overhead_at(sum(batches)),
+        ),
         most_records=most,
         watts=watts,
     )

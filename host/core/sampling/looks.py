@@ -74,13 +74,14 @@ class Looks:
     def add(self, stratum: Stratum, seconds: PhaseSeconds, deviation: float, current: bool) -> bool:
         """Take note of a look; return whether it does not fit.
 
-        Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`).
+        Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`);
+        the first ones of a level, of which whole steps have told, are taken as they are.
         """
         size = self.records(stratum), stratum.micro_batch
         self._taken[size] += 1
         if self._taken[size] <= len(STAGES) or not current:
             return False
-        if fits(self.samples, stratum, seconds, deviation):
+        if self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds, deviation):
             self.samples[stratum].add(seconds)
             return False
         return True

@@ -202,6 +202,8 @@ class SampledSteps:
         if not stratum.is_steady:
             return None
         self.looks.last_step = step
+        if not self.taken[0]:  # its first step of all is to be a whole one
+            return device, []
         return device, self.looks.plan(stratum, self.strata[stratum], self._least(stratum))
 
     def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:

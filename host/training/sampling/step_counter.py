@@ -36,6 +36,8 @@ from host.training.sync.exchange.weight_sender import Outbound
 
 # How often machines are asked for the parts of one synchronous step, for each drive.
 _MOST_TURNS = 6
+# A look may be at weights that are so many steps old.
+_OLD_STEPS = 32
 
 
 _StepArguments = tuple[Outbound, GradientBuffer, Sequence[StepExtension]]
@@ -247,7 +249,7 @@ class StepCounter:
     ) -> PhaseSeconds:
         """Return the seconds of a drive's part of a step beside a task of this weight, counted on a machine.
 
-        A step's weights are sent once, for a forward pass those of a step before do, and gradients stay in the machine.
+        A step's weights are sent once, for a forward pass older ones do, and gradients stay in the machine.
 
         Raises:
             DeviceFailed: it fails there, be it in the user's code: then it does so in machines alone.
@@ -258,7 +260,8 @@ class StepCounter:
             counting = self._counting[number]
             counting.weight = competitor
             self._note_session(number, session)
-            has_weights = counting.step == outbound.number or (timed == "forward" and counting.step > 0)
+            newest = outbound.number - (_OLD_STEPS if timed == "forward" else 0)
+            has_weights = counting.step >= max(1, newest)
             step = replace(outbound, weights=None) if has_weights else outbound
             probe = StepWork(session, records, work.micro_batch, timed)
             outcome = (await counting.exchange.visit(step, [], gathering, [probe], extensions))[0]

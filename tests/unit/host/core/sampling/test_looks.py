@@ -67,6 +67,14 @@ def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> 
     assert math.log2(1 + steps) - 3 <= whole <= 1 + math.log2(1 + steps)
 
 
+def test_the_first_looks_of_a_level_that_is_close_to_another_are_taken_as_they_are() -> None:
+    looks = Looks()
+    for level, seconds in ((0, 0.00800), (1, 0.00825)):
+        for _ in range(len(STAGES) + 6):
+            assert not looks.add(steady(8, level), PhaseSeconds(forward=seconds), 0.0, current=True)
+        assert looks.samples[steady(8, level)].count >= 6
+
+
 def test_a_look_at_a_level_that_is_left_says_nothing() -> None:
     looks = Looks()
     seconds = [1.0] * (len(STAGES) + 4)

@@ -125,12 +125,40 @@ class Watched(Machine):
 def test_a_steps_weights_go_to_a_machine_once_and_with_looks_never() -> None:
     machine = Watched()
     Counter([machine], ["a", "b"]).seconds_of_steps(*[[Drive("a"), Drive("b")]] * 40)
-    looks = [sent for _, timed, sent in machine.sent if timed == "forward"]
+    looks = [sent for step, timed, sent in machine.sent if timed == "forward" and step <= 32]
     whole = [(step, sent) for step, timed, sent in machine.sent if timed == "whole"]
     assert looks
     assert not any(looks)
     assert {step for step, sent in whole if sent} == {step for step, _ in whole}
     assert len([step for step, sent in whole if sent]) == len({step for step, _ in whole})
+
+
+class Replaced(Watched):
+    """A machine in whose place another one is, from a step on."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at, self.sessions = at, [Drive("counter-00"), Drive("counter-00")]
+
+    async def work(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await work(self.sessions[len({step for step, *_ in self.sent}) >= self.at])
+
+
+def test_a_machine_that_takes_the_place_of_another_gets_weights_with_whatever_is_asked_first() -> None:
+    for at in range(1, 12):
+        machine = Replaced(at)
+        Counter([machine], ["a"]).seconds_of_steps(*[[Drive("a")]] * 60)
+        steps = list(dict.fromkeys(step for step, *_ in machine.sent))
+        assert next(sent for step, _, sent in machine.sent if step == steps[at])
+
+
+def test_looks_have_weights_that_are_no_older_than_so_many_steps() -> None:
+    machine = Watched()
+    Counter([machine], ["a"]).seconds_of_steps(*[[Drive("a")]] * 400)
+    newest = 0
+    for step, _, sent in machine.sent:
+        newest = step if sent else newest
+        assert step - newest <= 32
 
 
 class Restarting(Machine):
