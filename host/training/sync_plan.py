@@ -219,20 +219,8 @@ def make_plan(
     profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
     watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
     most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
-    return SyncPlan(
-        *(
-            job,
-            nodes,
-            records.private_sizes,
-            records.public_size,
-            classes,
-            expected,
-            batches,
-            overhead_at(sum(batches)),
-        ),
-        most_records=most,
-        watts=watts,
-    )
+    sizes, overhead = (records.private_sizes, records.public_size), overhead_at(sum(batches))
+    return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:
