@@ -198,14 +198,11 @@ class _Donor:
         """Let arrays go."""
 
     def step(self, records: int) -> PhaseSeconds:
-        """Return the seconds of the next step."""
-        return self._draw(self._place.next(records, self.weight))
-
-    def look(self, records: int) -> PhaseSeconds:
-        """Return the seconds of a forward pass, in proportion to those of steps of the closest size."""
+        """Return the seconds of the next step; of a look, whose size no drive took, in proportion to the closest."""
         sizes = [size for size, weight in self._recorded.sizes if weight == self.weight]
         closest = min(sizes, key=lambda size: abs(size - records))
-        return self._draw(StepKind(closest, self.weight), records / closest)
+        kind = self._place.next(records, self.weight)._replace(records=closest)
+        return self._draw(kind, records / closest)
 
     def _draw(self, kind: StepKind, factor: float = 1.0) -> PhaseSeconds:
         return PhaseSeconds(forward=factor * self._recorded.draw(kind, self._donor, self._place.age, self._rng))
@@ -221,8 +218,7 @@ class _DrawnExchange:
         """Return what comes of one part of a step."""
         self._machine.weight = self._weight_of()
         records = len(works[0].records)
-        seconds = (self._machine.look if works[0].timed == "forward" else self._machine.step)(records)
-        stepped = Stepped(outbound.number, records, 0.0, seconds, 0)
+        stepped = Stepped(outbound.number, records, 0.0, self._machine.step(records), 0)
         return [DeviceOutcome(works[0], stepped, None)]
 
 

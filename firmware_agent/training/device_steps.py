@@ -128,9 +128,7 @@ class DeviceSteps:
             ProtocolError: the step's tensors were not announced.
             DeviceFailed: see `GradientWorker.compute`; or the model accumulated a gradient twice where it used not to.
         """
-        step = self._step = StepState(
-            task.step, settings_of(task.sending), StepTiming(task.step), task.timed is not None
-        )
+        step = self._step = StepState(task.step, settings_of(task.sending), StepTiming(task.step))
         self._reader.begin(step.number)
         self._sender.begin(step.timing)
         self._passes.begin(step)
@@ -146,12 +144,12 @@ class DeviceSteps:
         for name in self._worker.buffers:
             self._sender.offer(self._piece(name, arrays[name].nbytes), arrays[name])
         self._sender.encode()
+        if task.timed is not None:
+            self._sender.begin(step.timing)  # what is held of it is dropped
         return done
 
     def finish(self, report: Frame) -> None:
-        """Send a step's report, behind all of its slices and what is to be told of them, unless it is only timed."""
-        if self._step.only_timed:
-            self._sender.begin(self._step.timing)  # drops what is held
+        """Send a step's report, behind all of its slices and what is to be told of them."""
         self._sender.finish(report, self._names, list(map(crossing_name, self._step.crossing)))
 
     def fail(self, report: Failed) -> None:

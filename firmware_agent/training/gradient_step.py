@@ -104,10 +104,10 @@ class GradientWorker:
             parameter.grad = None
         torch.manual_seed(step_seed(self._job.seed, self._device, task.step))
         try:
-            point = self._loaded.point
-            crossing = None if point is None else CutPass(point.crossing, task.step, cross, self._stopwatch)
             if task.timed == "forward":
                 return self._pass_forward(index, task.micro_batch)
+            point = self._loaded.point
+            crossing = None if point is None else CutPass(point.crossing, task.step, cross, self._stopwatch)
             self._loaded.meeting.reduce = self._charged(task.step, meet)
             return self._accumulate(index, task.micro_batch, hooks, crossing)
         except ValueError as error:

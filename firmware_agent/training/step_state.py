@@ -22,7 +22,6 @@ class StepState:
         number: of the step, from 1.
         sending: the settings that it came with.
         timing: takes its times.
-        only_timed: whether nothing of it returns but the report.
         crossing: names of what has crossed the cut so far.
         order: of the tensors, once gradients leave.
         offered: names of the tensors that may leave.
@@ -31,7 +30,6 @@ class StepState:
     number: int
     sending: TransferSettings
     timing: StepTiming
-    only_timed: bool = False
     crossing: dict[str, None] = field(default_factory=dict)
     order: Mapping[str, int] | None = None
     offered: set[str] = field(default_factory=set)

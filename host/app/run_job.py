@@ -132,8 +132,9 @@ def _import_ahead(request: RunRequest) -> None:
     """Import beside the start of drives what is needed later, such as what optimisers of torch want."""
     place_compiler_cache()
     with contextlib.suppress(Exception):  # whoever needs it is told
-        for name in [*["torch._dynamo"] * (request.sync is not None), "host.monitoring.report.report_page"]:
-            importlib.import_module(name)
+        if request.sync is not None:
+            importlib.import_module("torch._dynamo")
+        importlib.import_module("host.monitoring.report.report_page")
 
 
 def _make_exporter(request: RunRequest, facts: RunFacts, history: History) -> Exporter:

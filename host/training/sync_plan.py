@@ -155,8 +155,7 @@ class SyncPlan:
         shared = not any(self.private_sizes) and self.public_size >= sum(self.batches)
         arguments = TunerArguments(
             *(tables, np.array(self.batches), self.nodes, self.steps),
-            self.overhead.of(sum(self.batches)),
-            *(make_rules(self.job.sync.tuning, self.watts), shared),
+            *(self.overhead.of(sum(self.batches)), make_rules(self.job.sync.tuning, self.watts), shared),
         )
         return make_tuner(self.job.tuner, arguments, self.plugin)
 
@@ -219,7 +218,8 @@ def make_plan(
     profiles, host = [get_profile(node.profile) for node in config.list_nodes()], get_profile(config.host.profile)
     watts = StepWatts.of(profiles, profiles if config.host.trains else [*profiles, host])
     most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
-    sizes, overhead = (records.private_sizes, records.public_size), overhead_at(sum(batches))
+    sizes = records.private_sizes, records.public_size
+    overhead = overhead_at(sum(batches))
     return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
 
 

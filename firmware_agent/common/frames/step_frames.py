@@ -21,6 +21,9 @@ from firmware_agent.common.frames.frame_fields import (
     Text,
 )
 
+# What a step that is only timed computes: all of it, or its forward pass.
+Timing = Literal["whole", "forward"]
+
 
 class SendingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a step's gradients are sent: the fields of `send_queue.TransferSettings`, on the wire."""
@@ -48,7 +51,7 @@ class Step(Frame, frozen=True):
     records: StepRecords
     micro_batch: Positive
     sending: SendingSpec | None = None
-    timed: Literal["whole", "forward"] | None = None
+    timed: Timing | None = None
 
 
 class Resend(Frame, frozen=True):

@@ -1,22 +1,32 @@
-"""Looks: short passes of a step's records, counted to see whether anything has changed. Pure."""
+"""Looks: steps of few records, or their forward passes, counted to see whether anything has changed. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.step_frames import Timing
 from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples, fits
 
 # In a synchronous run a look is taken every so many steps, the drives taking turns, and its seconds are known a step
 # later.
 LOOK_STEPS = 4
-# A look is at the forward pass of as many records as take so many seconds, in which a task that competes has its turn,
-# too. Where it fails, for batch normalisation wants more than one value, it has so many, and then all.
+# A look is at as many records as take so many seconds, in which a task that competes has its turn, too: whole steps of
+# them, by which the machine gets older as it does by others, or forward passes where one record takes longer. Where it
+# fails, for batch normalisation wants more than one value, it has so many, and then all.
 _LOOK_SECONDS, _MORE_RECORDS = 0.008, 3
 # Looks that must have been taken before one tells of a change.
 _KNOWN = 2
+
+
+class Look(NamedTuple):
+    """What a look computes: how much of a step of how many records."""
+
+    records: int
+    timing: Timing
 
 
 class Looks:
@@ -24,6 +34,7 @@ class Looks:
 
     Attributes:
         samples: stratum of a whole step -> looks at such steps.
+        taken: how many of each kind, and micro-batch, the machine has computed since it began.
         last_step: synchronous step in which the last one was begun, or something else said as much.
     """
 
@@ -32,30 +43,32 @@ class Looks:
         self.samples: defaultdict[Stratum, StratumSamples] = defaultdict(StratumSamples)
         self.last_step = 0
         self._turn = 0
-        self._records: dict[Size, int] = {}
-        self._taken: Counter[Size] = Counter()
-
-    def due(self, step: int) -> bool:
-        """Return whether a look shall be taken in a synchronous step."""
-        return step - self.last_step >= LOOK_STEPS
+        self._chosen: dict[Size, Look] = {}
+        self.taken: Counter[tuple[Look, int]] = Counter()
 
     def next_in_turn(self, devices: Sequence[str]) -> str:
         """Return whose turn it is to be looked at."""
         self._turn += 1
         return devices[self._turn % len(devices)]
 
-    def records(self, stratum: Stratum, seconds: float = 0.0) -> int:
-        """Return the records of looks at a step; by the `seconds` of its first forward pass it is decided once."""
-        share = _LOOK_SECONDS / max(seconds, _LOOK_SECONDS)
-        return self._records.setdefault(stratum.size, math.ceil(share * stratum.records))
+    def choose(self, stratum: Stratum, seconds: PhaseSeconds) -> Look:
+        """Return the looks at a step; by the `seconds` of its first ones it is decided once.
+
+        The records of whole steps are odd, for those of batches, whose first ones are slower, are mostly even.
+        """
+        whole = seconds.total <= _LOOK_SECONDS * stratum.records
+        share = _LOOK_SECONDS / max(seconds.total if whole else seconds.forward, _LOOK_SECONDS)
+        records = min(stratum.records, math.ceil(share * stratum.records) | whole)
+        return self._chosen.setdefault(stratum.size, Look(records, "whole" if whole else "forward"))
 
     def take_more(self, stratum: Stratum) -> None:
         """Look at more records of steps of this size from now on: so few cannot be computed."""
-        more = _MORE_RECORDS if self._records[stratum.size] < _MORE_RECORDS else stratum.records
-        self._records[stratum.size] = min(more, stratum.records)
+        look = self._chosen[stratum.size]
+        few = look.records < _MORE_RECORDS < stratum.records
+        self._chosen[stratum.size] = look._replace(records=_MORE_RECORDS if few else stratum.records)
 
-    def plan(self, stratum: Stratum, counted: StratumSamples, least: int) -> list[int]:
-        """Return the records of each look that is due at a step, or none: then the whole step is counted.
+    def plan(self, stratum: Stratum, counted: StratumSamples, least: int) -> list[Look]:
+        """Return the looks that are due at a step, or none: then the whole step is counted.
 
         The whole ones come ever more seldom: the first of them find out whether steps differ, and later ones are
         needed since a machine's first dozens are slower.
@@ -65,11 +78,11 @@ class Looks:
             counted: what was counted of it.
             least: so many steps of it are counted at first, one or more.
         """
-        records, looks = self.records(stratum, counted.mean.forward), self.samples[stratum].count
+        look, looks = self.choose(stratum, counted.mean), self.samples[stratum].count
         if counted.count < least + math.log2(1 + looks):
             return []
-        young = max(0, len(STAGES) - self._taken[records, stratum.micro_batch])
-        return [records] * max(1, _KNOWN + young - looks)
+        young = max(0, len(STAGES) - self.taken[look, stratum.micro_batch])
+        return [look] * max(1, _KNOWN + young - looks)
 
     def add(self, stratum: Stratum, seconds: PhaseSeconds, deviation: float, current: bool) -> bool:
         """Take note of a look; return whether it does not fit.
@@ -77,15 +90,11 @@ class Looks:
         Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`);
         the first ones of a level, of which whole steps have told, are taken as they are.
         """
-        size = self.records(stratum), stratum.micro_batch
-        self._taken[size] += 1
-        if self._taken[size] <= len(STAGES) or not current:
+        kind = self._chosen[stratum.size], stratum.micro_batch
+        self.taken[kind] += 1
+        if self.taken[kind] <= len(STAGES) or not current:
             return False
         if self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds, deviation):
             self.samples[stratum].add(seconds)
             return False
         return True
-
-    def restart(self) -> None:
-        """Take note that the machine begins anew."""
-        self._taken.clear()

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampling.drive_progress import DriveProgress, DriveTotals
-from host.core.sampling.looks import Looks
+from host.core.sampling.looks import LOOK_STEPS, Look, Looks
 from host.core.sampling.sampling_record import DriveSeconds, SamplingRecord
 from host.core.sampling.strata import (
     ENCODE,
@@ -160,7 +160,7 @@ class SampledSteps:
         """Take note that a machine begins anew: its first steps say nothing of those of the one before."""
         self.taken[machine].clear()
         if machine == 0:
-            self.looks.restart()
+            self.looks.taken.clear()
         for state in self._devices.values():
             state.doubted = {stratum: step for stratum, step in state.doubted.items() if step and stratum.is_steady}
 
@@ -177,8 +177,11 @@ class SampledSteps:
             step: its number.
             begun: device -> stratum of its part.
         """
-        doubted = [device for device in begun if self.now(device, begun[device]) in self._devices[device].doubted]
-        chosen = [device for device in begun if device in self._suspects or device in doubted]
+        chosen = [
+            device
+            for device, stratum in begun.items()
+            if device in self._suspects or self.now(device, stratum) in self._devices[device].doubted
+        ]
         self._suspects.difference_update(chosen)
         missing = {stratum: self.lacks(stratum) for stratum in set(begun.values())}
         for device, stratum in begun.items():
@@ -189,22 +192,21 @@ class SampledSteps:
             self.looks.last_step = step
         return chosen
 
-    def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[int]] | None:
+    def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[Look]] | None:
         """Return the device whose part of a synchronous step is looked at while later ones go on; None if none is due.
 
-        Arguments are those of `choose`. With it come the records of each look, which says whether anything has changed;
-        there are more of them at first, until they are known. None: the whole step is counted.
+        Arguments are those of `choose`. With it come the looks, which say whether anything has changed, more of them
+        until they are known; without any the whole step is counted.
         """
-        if not begun or not self.looks.due(step):
+        if not begun or step - self.looks.last_step < LOOK_STEPS:
             return None
         device = self.looks.next_in_turn(list(begun))
         stratum = self.now(device, begun[device])
         if not stratum.is_steady:
             return None
         self.looks.last_step = step
-        if not self.taken[0]:  # its first step of all is to be a whole one
-            return device, []
-        return device, self.looks.plan(stratum, self.strata[stratum], self._least(stratum))
+        plan = self.looks.plan(stratum, self.strata[stratum], self._least(stratum))
+        return device, plan if self.taken[0] else []  # its first step of all is to be a whole one
 
     def choose_again(self, begun: Mapping[str, Stratum]) -> list[str]:
         """Return the devices whose parts of the same step are counted once more, having been counted or not.
@@ -292,7 +294,7 @@ class SampledSteps:
         totals.taken.update(strata)
         self._stood_for.update(strata)
         for stratum in strata:
-            totals.shares[stratum] += 1 / max(1.0, self.strata[stratum].worth)
+            totals.shares[stratum] += 1 / max(1, len(self.strata[stratum].later))
         means = [self.mean(stratum) for stratum in strata]
         known = [phase_values(mean) for mean in means if mean is not None]
         totals.failed = totals.failed or len(known) < len(means)

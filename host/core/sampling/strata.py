@@ -84,14 +84,12 @@ class StratumSamples:
         count: how many were counted.
         later: seconds of the later half, at least three and at most twenty; all if they differ by much.
         mean: of the middle half of these, or of all, per phase.
-        worth: as sure as the mean of so many is this one: of normal steps the middle half says three quarters or more.
         squares: sum of squared differences of all their seconds from the mean.
     """
 
     count: int = 0
     later: deque[PhaseSeconds] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
     mean: PhaseSeconds = field(default_factory=PhaseSeconds)
-    worth: float = 0.0
     squares: float = 0.0
 
     def add(self, seconds: PhaseSeconds) -> None:
@@ -108,7 +106,6 @@ class StratumSamples:
         """Take the mean without so many of the shortest and of the longest steps."""
         steps = sorted(self.later, key=lambda step: step.total)[left_out : len(self.later) - left_out]
         self.mean = PhaseSeconds(*map(fmean, zip(*map(phase_values, steps), strict=True)))
-        self.worth = len(self.later) * (0.75 if left_out else 1.0)
         self.squares = math.fsum((each.total - self.mean.total) ** 2 for each in self.later)
 
     @property

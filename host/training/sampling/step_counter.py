@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from host.config.job_file import JobConfig
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
+from host.core.sampling.looks import Look
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
 from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
@@ -43,7 +44,7 @@ _OLD_STEPS = 32
 _StepArguments = tuple[Outbound, GradientBuffer, Sequence[StepExtension]]
 
 
-class _Look(NamedTuple):
+class _Looking(NamedTuple):
     """Looks, or a whole step, that are counted while the next step goes on: whose, of which stratum, and which."""
 
     device: str
@@ -95,7 +96,7 @@ class StepCounter:
         self._machines, self._places, self._weight_of, self._on_event = list(machines), places, weight_of, on_event
         self.steps = SampledSteps(len(self._machines))
         self._counting = [_Counting(self._make_exchange(number)) for number in range(len(self._machines))]
-        self._look: _Look | None = None
+        self._look: _Looking | None = None
         # Drive -> the session of its last step: behind another one its steps are first ones again.
         self._drives: dict[str, DeviceSession] = {}
         # Strata of which an event has told: their steps differ, or cannot be counted.
@@ -141,30 +142,28 @@ class StepCounter:
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
 
-    def _begin_look(
-        self, device: str, records: list[int], work: StepWork, begun: Stratum, step: _StepArguments
-    ) -> None:
+    def _begin_look(self, device: str, looks: list[Look], work: StepWork, begun: Stratum, step: _StepArguments) -> None:
         stratum = self.steps.now(device, begun)
 
         async def look() -> list[PhaseSeconds]:
-            if not records:
+            if not looks:
                 return [await self._count_part(0, work, stratum.weight, *step)]
             found, sessions = [], set[DeviceSession | None]()
             try:
-                for count in records:
-                    part = replace(work, records=work.records[:count])
-                    found.append(await self._count_part(0, part, stratum.weight, *step[:2], (), "forward"))
+                for each in looks:
+                    part = replace(work, records=work.records[: each.records], timed=each.timing)
+                    found.append(await self._count_part(0, part, stratum.weight, *step, _OLD_STEPS))
                     sessions.add(self._counting[0].session)
                 return found if len(sessions) == 1 else []  # what a machine counted that was lost does not count
             except DeviceFailed:
-                if records[0] == stratum.records:
+                if looks[0].records == stratum.records:
                     raise
                 self.steps.looks.take_more(stratum)
                 return []
 
         seconds = asyncio.create_task(look())
         seconds.add_done_callback(lambda task: task.cancelled() or task.exception())  # the run may end before
-        self._look = _Look(device, stratum, not records, seconds)
+        self._look = _Looking(device, stratum, not looks, seconds)
 
     async def _end_look(self) -> None:
         """Take in what the look of the step before counted."""
@@ -181,7 +180,11 @@ class StepCounter:
         own = {part.device: part for part in returned if part.device in self._places}
         self._look_for_restarts([answer.session for answer in answers])
         begun = {
-            device: self.steps.begin_round(device, self._sizes(device, part.batch_size), self._weight_of(device))
+            device: self.steps.begin_round(
+                device,
+                round_sizes(len(self._places[device]), self._job.epochs, part.batch_size),
+                self._weight_of(device),
+            )
             for device, part in own.items()
         }
         if begun:
@@ -192,9 +195,6 @@ class StepCounter:
             return replace(part, trained=msgspec.structs.replace(part.trained, seconds=seconds))
 
         return [with_seconds(part) if part.device in own else part for part in returned]
-
-    def _sizes(self, device: str, batch_size: int) -> list[int]:
-        return round_sizes(len(self._places[device]), self._job.epochs, batch_size)
 
     def _look_for_restarts(self, sessions: Sequence[DeviceSession]) -> None:
         for session in sessions:
@@ -245,11 +245,12 @@ class StepCounter:
         outbound: Outbound,
         gathering: GradientBuffer,
         extensions: Sequence[StepExtension],
-        timed: Literal["whole", "forward"] = "whole",
+        old_steps: int = 0,
     ) -> PhaseSeconds:
         """Return the seconds of a drive's part of a step beside a task of this weight, counted on a machine.
 
-        A step's weights are sent once, for a forward pass older ones do, and gradients stay in the machine.
+        A step's weights are sent once, or not where those of so many `old_steps` ago do, and gradients stay in the
+        machine. Of what a cut or other drives take part in a forward pass knows nothing.
 
         Raises:
             DeviceFailed: it fails there, be it in the user's code: then it does so in machines alone.
@@ -260,11 +261,11 @@ class StepCounter:
             counting = self._counting[number]
             counting.weight = competitor
             self._note_session(number, session)
-            newest = outbound.number - (_OLD_STEPS if timed == "forward" else 0)
-            has_weights = counting.step >= max(1, newest)
+            has_weights = counting.step >= max(1, outbound.number - old_steps)
             step = replace(outbound, weights=None) if has_weights else outbound
-            probe = StepWork(session, records, work.micro_batch, timed)
-            outcome = (await counting.exchange.visit(step, [], gathering, [probe], extensions))[0]
+            probe = StepWork(session, records, work.micro_batch, work.timed or "whole")
+            step_extensions = () if work.timed == "forward" else extensions
+            (outcome,) = await counting.exchange.visit(step, [], gathering, [probe], step_extensions)
             counting.step = 0 if outcome.error else counting.step if has_weights else outbound.number
             if isinstance(outcome.error, DeviceFailed):
                 raise DeviceFailed(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.errors import CsdError, ModelFailed
 from firmware_agent.common.frames.frame_fields import Frame
-from firmware_agent.common.frames.step_frames import Stepped
+from firmware_agent.common.frames.step_frames import Stepped, Timing
 from firmware_agent.common.slices import Array, cut_slices
 from firmware_agent.common.wire import AnyFrame, encode, pack
 from host.fleet.device_session import DeviceSession
@@ -37,7 +37,7 @@ class StepWork:
     session: DeviceSession
     records: npt.NDArray[np.uint32]
     micro_batch: int
-    timed: Literal["whole", "forward"] | None = None
+    timed: Timing | None = None
 
     @property
     def device(self) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling.looks import Looks
+from host.core.sampling.looks import Look, Looks
 from host.core.sampling.sampled_steps import SampledSteps
 from host.core.sampling.strata import ROUND_STAGES, STAGES, STEADY, Stratum, StratumSamples, find_level, fits
 
@@ -28,23 +28,28 @@ def samples_of(*totals: float) -> StratumSamples:
     return samples
 
 
-@given(st.integers(1, 512), st.floats(1e-4, 10.0), st.floats(1e-4, 10.0))
-def test_a_look_is_as_short_as_a_competing_task_allows(records: int, seconds: float, later: float) -> None:
-    looks = Looks()
-    count = looks.records(steady(records), seconds)
-    assert 1 <= count <= records
-    assert count * seconds / records >= 0.008 * (1 - 1e-9) or count == records
-    assert (count - 1) * seconds / records < 0.008
-    assert looks.records(steady(records), later) == count
+@given(st.integers(1, 512), st.floats(1e-4, 10.0), st.floats(0.2, 0.5), st.floats(1e-4, 10.0))
+def test_a_look_is_as_short_as_a_competing_task_allows(
+    records: int, seconds: float, forward: float, later: float
+) -> None:
+    looks, phases = Looks(), PhaseSeconds(forward=forward * seconds, backward=(1 - forward) * seconds)
+    look = looks.choose(steady(records), phases)
+    part = phases.total if look.timing == "whole" else phases.forward
+    assert (look.timing == "whole") == (phases.total / records <= 0.008)
+    assert 1 <= look.records <= records
+    assert look.records * part / records >= 0.008 * (1 - 1e-9) or look.records == records
+    assert (look.records - 2) * part / records < 0.008
+    assert look.timing == "forward" or look.records % 2 or look.records == records
+    assert looks.choose(steady(records), PhaseSeconds(forward=later)) == look
 
 
 @given(st.integers(1, 16), st.floats(1e-4, 1.0))
 def test_a_look_that_fails_has_three_records_and_then_all(records: int, seconds: float) -> None:
-    looks, stratum = Looks(), steady(records)
-    counts = [looks.records(stratum, seconds)]
+    looks, stratum, phases = Looks(), steady(records), PhaseSeconds(forward=seconds)
+    counts = [looks.choose(stratum, phases).records]
     while counts[-1] < records:
         looks.take_more(stratum)
-        counts.append(looks.records(stratum))
+        counts.append(looks.choose(stratum, phases).records)
     assert counts == sorted(set(counts))
     assert set(counts[1:]) <= {3, records}
 
@@ -52,7 +57,8 @@ def test_a_look_that_fails_has_three_records_and_then_all(records: int, seconds:
 @given(st.integers(0, 400), st.booleans())
 def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> None:
     looks, counted, whole = Looks(), samples_of(0.02, 0.02), 0
-    assert looks.records(steady(8), 0.02) == 4
+    look = looks.choose(steady(8), counted.mean)
+    assert look == Look(5, "whole")
     if not young:
         for _ in STAGES:
             assert not looks.add(steady(8), PhaseSeconds(forward=9.0), 0.0, current=True)
@@ -61,14 +67,15 @@ def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> 
         if not planned:
             whole += 1
             counted.add(PhaseSeconds(forward=0.02))
-        for records in planned:
-            assert records == 4
+        for each in planned:
+            assert each == look
             assert not looks.add(steady(8), PhaseSeconds(forward=0.01), 0.0, current=True)
     assert math.log2(1 + steps) - 3 <= whole <= 1 + math.log2(1 + steps)
 
 
 def test_the_first_looks_of_a_level_that_is_close_to_another_are_taken_as_they_are() -> None:
     looks = Looks()
+    looks.choose(steady(8), PhaseSeconds(forward=0.01))
     for level, seconds in ((0, 0.00800), (1, 0.00825)):
         for _ in range(len(STAGES) + 6):
             assert not looks.add(steady(8, level), PhaseSeconds(forward=seconds), 0.0, current=True)
@@ -77,11 +84,12 @@ def test_the_first_looks_of_a_level_that_is_close_to_another_are_taken_as_they_a
 
 def test_a_look_at_a_level_that_is_left_says_nothing() -> None:
     looks = Looks()
+    looks.choose(steady(8), PhaseSeconds(forward=1.0))
     seconds = [1.0] * (len(STAGES) + 4)
     assert not any(looks.add(steady(8), PhaseSeconds(forward=each), 0.0, current=True) for each in seconds)
     assert looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True)
     assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=False)
-    looks.restart()
+    looks.taken.clear()
     assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True)
 
 
@@ -109,6 +117,7 @@ def test_what_fits_no_level_is_a_new_one(level: float) -> None:
 def test_a_look_that_does_not_fit_has_a_whole_step_counted() -> None:
     sampled = SampledSteps()
     begun = {"a": steady(8)}
+    sampled.looks.choose(steady(8), PhaseSeconds(forward=1.0))
     for _ in range(6):
         sampled.begin_step("a", 8, 8, 0)
         sampled.count("a", steady(8), PhaseSeconds(forward=1.0))

@@ -6,7 +6,7 @@ import functools
 import gc
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.session_frames import Slice, Tensors
-from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step
+from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step, Timing
 from firmware_agent.common.slices import Array, make_slice, tensor_specs
 from firmware_agent.common.wire import AnyFrame
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
@@ -126,7 +126,7 @@ async def visit(
     number: int,
     drives: Sequence[StepDrive],
     *extensions: Echo,
-    timed: Literal["whole", "forward"] | None = None,
+    timed: Timing | None = None,
 ) -> list[DeviceOutcome]:
     for drive in drives:
         if drive._pump is None:
