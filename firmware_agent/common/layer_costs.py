@@ -72,6 +72,11 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = 0.0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that torch's compiler need not be told: it would be imported for that, 20 s of an emulated drive."""
+        return False
+
     def __torch_dispatch__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
     ) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.datafiles.labelled import Images
@@ -123,9 +125,24 @@ def free_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+class _Unfilled(TorchFunctionMode):
+    """A context in which tensors are not filled at random: on the meta device torch imports its compiler for that.
+
+    In an emulated drive that takes 10 s of wall time.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = keywords or {}
+        if getattr(function, "__module__", "") == nn.init.__name__ or function.__name__ in ("uniform_", "normal_"):
+            return (*arguments, *keywords.values())[0]
+        return function(*arguments, **keywords)
+
+
 def _cut_without_memory(build: Callable[[], nn.Module], images: torch.Tensor, layer: str) -> Cut | None:
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             model = build()
         if _state_bytes(model) < free_bytes() // 2:
             return None

@@ -26,6 +26,19 @@ def test_what_looks_after_arrays_starts_without_torch() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_torch_s_compiler_is_not_imported_to_cut_a_model() -> None:
+    """Else a drive's first step waits for some 800 modules, under emulation for 20 s."""
+    program = """
+import sys, torch
+from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.training.loaded_job import build_front
+build_front(lambda: build_model(ModelSpec("digits_cnn")), torch.zeros(1, 1, 8, 8), "6")
+print({"sympy", "torch._dynamo"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_a_tuner_of_transfers_does_not_import_torch() -> None:
     """It takes longer to import than the command line takes to start."""
     program = (

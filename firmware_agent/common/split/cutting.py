@@ -5,8 +5,8 @@ of the layer is the front, all else the tail. What the front computes and the ta
 cross, as where a shortcut goes round the layer. Sizes do not cross: the tail takes them from what does, for it may
 compute with the records of several drives at once.
 
-Of what the graph computes shapes are wanted, and no values: it runs on torch's meta device, which computes nothing. A
-graph that cannot run there, such as one that looks at values, runs in earnest.
+Of what the graph computes shapes are wanted, and no values. Yet it computes a few records in earnest: torch's meta
+device, which computes nothing, imports torch's compiler, and that takes 20 s of wall time in an emulated drive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from firmware_agent.common.layer_costs import LayerWork, trace_layers
 from firmware_agent.common.layer_names import find_layer
 from firmware_agent.common.split.model_graph import (
     CannotCut,
-    GraphShapes,
     GraphValues,
     ModelTracer,
     TensorValue,
@@ -188,9 +187,6 @@ class _Traced:
 
     def _values(self, images: torch.Tensor) -> dict[fx.Node, Any]:
         """Run the graph, without a trace in the model."""
-        shapes = self._shapes(images)
-        if shapes is not None:
-            return shapes
         values = GraphValues(self._module)
         with self._unchanged():
             try:
@@ -199,16 +195,6 @@ class _Traced:
             except Exception as error:  # as above
                 raise CannotCut(f"its graph as torch.fx has it does not run ({first_line(error)})") from error
         return values.of
-
-    def _shapes(self, images: torch.Tensor) -> dict[fx.Node, Any] | None:
-        """Return what `_values` does, without computing it; None if that cannot be."""
-        shapes = GraphShapes(self._module)
-        try:
-            with evaluating(self._module), torch.no_grad(), torch.device("meta"):
-                shapes.run(images.to("meta"))
-        except Exception:  # it looks at values, or torch has a kernel for them alone
-            return None
-        return shapes.of
 
     @contextmanager
     def _unchanged(self) -> Iterator[list[str]]:

@@ -52,21 +52,6 @@ class GraphValues(fx.Interpreter):
         return value
 
 
-class GraphShapes(GraphValues):
-    """The same without values: with tensors on the meta device in place of the model's own, which are left alone."""
-
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a module with tensors of its own shapes on the meta device."""
-        module = self.fetch_attr(str(target))
-        own = {name: tensor.to("meta") for name, tensor in (*module.named_parameters(), *module.named_buffers())}
-        return torch.func.functional_call(module, own, args, kwargs)
-
-    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return an attribute, a tensor on the meta device."""
-        value = super().get_attr(target, args, kwargs)
-        return value.to("meta") if isinstance(value, torch.Tensor) else value
-
-
 def first_line(error: Exception) -> str:
     """Return the first line of an error's text, or its type without one."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -278,6 +278,22 @@ def test_a_parked_device_that_recovers_is_seen_within_one_period_of_probes_and_a
     assert recovered < back <= recovered + RetuneRules().probe_steps + RetuneRules().window
 
 
+def test_a_parked_device_of_a_small_share_returns_though_it_is_slower_than_its_table_then_too() -> None:
+    """Nobody else has its private records: what it leaves undone is done while all others wait."""
+    tables = [line("slow", 0.3, 0.05), line("other", 0.3, 0.05), line("host", 0.3, 0.05 * 30 / 500)]
+    tuner = HyperTune(tables, np.array([30, 30, 500]), RetuneRules(cost_steps=0.1), 140)
+    for step in range(1, 60):
+        records = np.where(tuner.batches > 0, tuner.batches, tuner.probes(step))
+        slowdown = np.array([1.0, 1.1, 1.0])
+        few = records[0] < 10
+        slowdown[0] = (7.0 if few else 3.0) if 16 <= step < 36 else (1.4 if few else 1.1)
+        seconds = [slow * table.seconds(int(n)) for table, slow, n in zip(tables, slowdown, records, strict=True)]
+        tuner.observe(step, np.where(records > 0, seconds, np.nan))
+        if step == 35:
+            assert tuner.batches[0] == 0
+    assert tuner.batches[0] > 10
+
+
 def test_parked_devices_that_are_left_alone_work_again() -> None:
     array = Array()
     array.run(5)
