@@ -22,7 +22,7 @@ _LOOK_SECONDS, _MORE_RECORDS = 0.008, 3
 _KNOWN = 2
 
 
-class Look(NamedTuple):
+class LookKind(NamedTuple):
     """What a look computes: how much of a step of how many records."""
 
     records: int
@@ -43,15 +43,15 @@ class Looks:
         self.samples: defaultdict[Stratum, StratumSamples] = defaultdict(StratumSamples)
         self.last_step = 0
         self._turn = 0
-        self._chosen: dict[Size, Look] = {}
-        self.taken: Counter[tuple[Look, int]] = Counter()
+        self._chosen: dict[Size, LookKind] = {}
+        self.taken: Counter[tuple[LookKind, int]] = Counter()
 
     def next_in_turn(self, devices: Sequence[str]) -> str:
         """Return whose turn it is to be looked at."""
         self._turn += 1
         return devices[self._turn % len(devices)]
 
-    def choose(self, stratum: Stratum, seconds: PhaseSeconds) -> Look:
+    def choose(self, stratum: Stratum, seconds: PhaseSeconds) -> LookKind:
         """Return the looks at a step; by the `seconds` of its first ones it is decided once.
 
         The records of whole steps are odd, for those of batches, whose first ones are slower, are mostly even.
@@ -59,7 +59,7 @@ class Looks:
         whole = seconds.total <= _LOOK_SECONDS * stratum.records
         share = _LOOK_SECONDS / max(seconds.total if whole else seconds.forward, _LOOK_SECONDS)
         records = min(stratum.records, math.ceil(share * stratum.records) | whole)
-        return self._chosen.setdefault(stratum.size, Look(records, "whole" if whole else "forward"))
+        return self._chosen.setdefault(stratum.size, LookKind(records, "whole" if whole else "forward"))
 
     def take_more(self, stratum: Stratum) -> None:
         """Look at more records of steps of this size from now on: so few cannot be computed."""
@@ -67,7 +67,7 @@ class Looks:
         few = look.records < _MORE_RECORDS < stratum.records
         self._chosen[stratum.size] = look._replace(records=_MORE_RECORDS if few else stratum.records)
 
-    def plan(self, stratum: Stratum, counted: StratumSamples, least: int) -> list[Look]:
+    def plan(self, stratum: Stratum, counted: StratumSamples, least: int) -> list[LookKind]:
         """Return the looks that are due at a step, or none: then the whole step is counted.
 
         The whole ones come ever more seldom: the first of them find out whether steps differ, and later ones are

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.sampling.drive_progress import DriveProgress, DriveTotals
-from host.core.sampling.looks import LOOK_STEPS, Look, Looks
+from host.core.sampling.looks import LOOK_STEPS, LookKind, Looks
 from host.core.sampling.sampling_record import DriveSeconds, SamplingRecord
 from host.core.sampling.strata import (
     ENCODE,
@@ -192,7 +192,7 @@ class SampledSteps:
             self.looks.last_step = step
         return chosen
 
-    def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[Look]] | None:
+    def look(self, step: int, begun: Mapping[str, Stratum]) -> tuple[str, list[LookKind]] | None:
         """Return the device whose part of a synchronous step is looked at while later ones go on; None if none is due.
 
         Arguments are those of `choose`. With it come the looks, which say whether anything has changed, more of them

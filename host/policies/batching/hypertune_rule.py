@@ -333,8 +333,7 @@ class Retuner:
         known, level = self._disturbances.known, self.detector.level[row]
         estimate, error = self.detector.estimate(row), self.detector.standard_error(row)
         for device, each in self._disturbances.of_row(row):
-            if each.trial:
-                batches[device] = min(int(batches[device]), each.trial)
+            batches[device] = min(int(batches[device]), each.trial or int(batches[device]))
         for device in np.flatnonzero((batches != self.batches[row]) & self.alive[row]).tolist():
             if level[device] or (row, device) in known:
                 each = known.setdefault((row, device), SlowedDevice())

@@ -22,7 +22,7 @@ from host.config.job_file import JobConfig
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
-from host.core.sampling.looks import Look
+from host.core.sampling.looks import LookKind
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
 from host.core.sampling.strata import STAGES, Size, Stratum
 from host.fleet.device_session import DeviceSession
@@ -41,7 +41,7 @@ _MOST_TURNS = 6
 _OLD_STEPS = 32
 
 
-_StepArguments = tuple[Outbound, GradientBuffer, Sequence[StepExtension]]
+_Arguments = tuple[Outbound, GradientBuffer, Sequence[StepExtension]]
 
 
 class _Looking(NamedTuple):
@@ -142,7 +142,7 @@ class StepCounter:
             self._with_seconds(o, begun[o.device], counted.get(o.device)) if o.device in begun else o for o in outcomes
         ]
 
-    def _begin_look(self, device: str, looks: list[Look], work: StepWork, begun: Stratum, step: _StepArguments) -> None:
+    def _begin_look(self, device: str, looks: list[LookKind], work: StepWork, begun: Stratum, step: _Arguments) -> None:
         stratum = self.steps.now(device, begun)
 
         async def look() -> list[PhaseSeconds]:

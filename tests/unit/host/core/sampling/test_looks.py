@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling.looks import Look, Looks
+from host.core.sampling.looks import LookKind, Looks
 from host.core.sampling.sampled_steps import SampledSteps
 from host.core.sampling.strata import ROUND_STAGES, STAGES, STEADY, Stratum, StratumSamples, find_level, fits
 
@@ -58,7 +58,7 @@ def test_a_look_that_fails_has_three_records_and_then_all(records: int, seconds:
 def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> None:
     looks, counted, whole = Looks(), samples_of(0.02, 0.02), 0
     look = looks.choose(steady(8), counted.mean)
-    assert look == Look(5, "whole")
+    assert look == LookKind(5, "whole")
     if not young:
         for _ in STAGES:
             assert not looks.add(steady(8), PhaseSeconds(forward=9.0), 0.0, current=True)

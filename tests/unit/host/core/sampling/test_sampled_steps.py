@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.sampling.looks import LOOK_STEPS, Look
+from host.core.sampling.looks import LOOK_STEPS, LookKind
 from host.core.sampling.sampled_steps import (
     LEAST_STEPS,
     MOST_STEPS,
@@ -46,7 +46,7 @@ def run_steps(
         The seconds of each step, device by device, and how many parts were counted.
     """
     taken, counted_parts = [], 0
-    look: tuple[int, str, Stratum, list[Look], float] | None = None
+    look: tuple[int, str, Stratum, list[LookKind], float] | None = None
     for step in range(first, first + steps):
         here = sizes(step) if callable(sizes) else sizes
         begun = {device: sampled.begin_step(device, size, size, weight) for device, size in here.items()}
