@@ -37,10 +37,10 @@ from host.core.sampling.strata import (
 from host.core.sampling.stratum_record import list_strata
 
 # So many steps of a stratum are counted before the mean stands for others, or one where so many of its kind have told
-# that they are not irregular; more, up to the most, if they differ, until half of the interval of all means together is
-# so small a part of all seconds, and the standard error of its own, by which tuners go, so small a part of it. Never
-# more than the mean stands for.
-LEAST_STEPS, _KNOWN_STEPS, MOST_STEPS, _ENOUGH, _OWN_ENOUGH = 2, 6, 20, 0.007, 0.03
+# that they are not irregular, or where it is so small a part of all seconds and no task competes; more, up to the most,
+# if they differ, until half of the interval of all means together is so small a part of all seconds, and the standard
+# error of its own, by which tuners go, so small a part of it. Never more than the mean stands for.
+LEAST_STEPS, _KNOWN_STEPS, _SMALL, MOST_STEPS, _ENOUGH, _OWN_ENOUGH = 2, 6, 0.03, 20, 0.007, 0.03
 # Steps of a stratum from which on it is known whether they are irregular; and of those that begin rounds one in so many
 # has a steady one behind it.
 _SURE_STEPS, _CHECK_ROUNDS = 8, 7
@@ -141,11 +141,12 @@ class SampledSteps:
         deviation = self.deviation(stratum)
         of_all, of_own = share * deviation * spread * (2 / _ENOUGH) ** 2, (deviation / _OWN_ENOUGH) ** 2
         differing = min(MOST_STEPS, math.ceil(max(of_all, of_own)))
-        return max(0, min(max(self._least(stratum), differing), begun) - samples.count)
+        return max(0, min(max(self._least(stratum, share), differing), begun) - samples.count)
 
-    def _least(self, stratum: Stratum) -> int:
+    def _least(self, stratum: Stratum, share: float = 1.0) -> int:
         pooled, freedom = self._pooled(stratum)
-        return 1 if freedom >= _KNOWN_STEPS and pooled < IRREGULAR else LEAST_STEPS
+        small = share < _SMALL and not stratum.weight
+        return 1 if small or (freedom >= _KNOWN_STEPS and pooled < IRREGULAR) else LEAST_STEPS
 
     def _guess_seconds(self) -> dict[Stratum, float]:
         """Return the seconds of all steps that were begun; of strata without a counted one by their records."""
