@@ -108,6 +108,17 @@ def test_regular_steps_are_counted_a_few_times_a_size_and_then_once_in_a_while(
     assert counted <= len(set(sizes.values())) * (2 + LEAST_STEPS + 1 + whole) + 1
 
 
+@pytest.mark.parametrize(("weight", "counted"), [(0, 1), (100, 2)])
+def test_one_step_of_a_size_with_few_of_the_seconds_is_enough_where_no_task_competes(weight: int, counted: int) -> None:
+    sampled = SampledSteps()
+
+    def sizes(step: int) -> dict[str, int]:
+        return {"a": 1 if step % 10 == 5 else 64}
+
+    run_steps(sampled, sizes, 60, lambda step, device, stratum: 0.01 * stratum.records, weight)
+    assert sampled.strata[Stratum(1, 1, weight, STEADY, 0)].count == counted
+
+
 @given(st.integers(1, 200), st.integers(1, 5), st.integers(1, 40))
 def test_a_round_of_whole_passes_has_every_record_once_a_pass(samples: int, epochs: int, batch: int) -> None:
     sizes = round_sizes(samples, epochs, batch)
