@@ -74,8 +74,8 @@ class NativeEngine(Engine):
 
         The first engine that starts a drive takes it over. It ends with this process.
         """
-        native = NATIVE in config.engines and config.link.shaped is None
-        if native and cls._ahead is None and not cls(paths.arrays).list_devices(config.name):
+        wanted = cls._ahead is None and NATIVE in config.engines and config.link.shaped is None
+        if wanted and not cls(paths.arrays).list_devices(config.name):
             cls._ahead = _start_launcher(_LAUNCHER, None)
 
     @classmethod

@@ -134,10 +134,8 @@ class _Unfilled(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
     ) -> Any:
-        keywords = keywords or {}
-        if getattr(function, "__module__", "") == nn.init.__name__ or function.__name__ in ("uniform_", "normal_"):
-            return (*arguments, *keywords.values())[0]
-        return function(*arguments, **keywords)
+        fills = getattr(function, "__module__", "") == nn.init.__name__ or function.__name__ in ("uniform_", "normal_")
+        return (*arguments, *(keywords or {}).values())[0] if fills else function(*arguments, **(keywords or {}))
 
 
 def _cut_without_memory(build: Callable[[], nn.Module], images: torch.Tensor, layer: str) -> Cut | None:

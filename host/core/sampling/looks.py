@@ -64,8 +64,8 @@ class Looks:
     def take_more(self, stratum: Stratum) -> None:
         """Look at more records of steps of this size from now on: so few cannot be computed."""
         look = self._chosen[stratum.size]
-        few = look.records < _MORE_RECORDS < stratum.records
-        self._chosen[stratum.size] = look._replace(records=_MORE_RECORDS if few else stratum.records)
+        more = stratum.records if look.records >= _MORE_RECORDS else min(_MORE_RECORDS, stratum.records)
+        self._chosen[stratum.size] = look._replace(records=more)
 
     def plan(self, stratum: Stratum, counted: StratumSamples, least: int) -> list[LookKind]:
         """Return the looks that are due at a step, or none: then the whole step is counted.
@@ -81,10 +81,9 @@ class Looks:
         look, looks = self.choose(stratum, counted.mean), self.samples[stratum].count
         if counted.count < least + math.log2(1 + looks):
             return []
-        young = max(0, len(STAGES) - self.taken[look, stratum.micro_batch])
-        return [look] * max(1, _KNOWN + young - looks)
+        return [look] * max(1, _KNOWN - looks + max(0, len(STAGES) - self.taken[look, stratum.micro_batch]))
 
-    def add(self, stratum: Stratum, seconds: PhaseSeconds, deviation: float, current: bool) -> bool:
+    def add(self, stratum: Stratum, seconds: PhaseSeconds, current: bool) -> bool:
         """Take note of a look; return whether it does not fit.
 
         Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`);
@@ -94,7 +93,7 @@ class Looks:
         self.taken[kind] += 1
         if self.taken[kind] <= len(STAGES) or not current:
             return False
-        if self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds, deviation):
+        if self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds):
             self.samples[stratum].add(seconds)
             return False
         return True

@@ -189,12 +189,13 @@ class StepCounter:
         }
         if begun:
             await self._count_parts_of_round(number, weights, begun)
-
-        def with_seconds(part: DeviceReport) -> DeviceReport:
-            seconds = self._taken(part.device, begun[part.device])
-            return replace(part, trained=msgspec.structs.replace(part.trained, seconds=seconds))
-
-        return [with_seconds(part) if part.device in own else part for part in returned]
+        seconds = {device: self._taken(device, strata) for device, strata in begun.items()}
+        return [
+            replace(part, trained=msgspec.structs.replace(part.trained, seconds=seconds[part.device]))
+            if part.device in own
+            else part
+            for part in returned
+        ]
 
     def _look_for_restarts(self, sessions: Sequence[DeviceSession]) -> None:
         for session in sessions:
@@ -226,8 +227,7 @@ class StepCounter:
         return self.steps.take(device, [self.steps.now(device, each) for each in strata], counted) or PhaseSeconds()
 
     def _with_seconds(self, outcome: DeviceOutcome, stratum: Stratum, counted: PhaseSeconds | None) -> DeviceOutcome:
-        if outcome.stepped is None:
-            return outcome
+        assert outcome.stepped is not None
         seconds = self._taken(outcome.device, [stratum], counted)
         return replace(outcome, stepped=msgspec.structs.replace(outcome.stepped, seconds=seconds))
 

@@ -72,9 +72,7 @@ def run_steps(
             look = step, device, sampled.now(device, begun[device]), looks, truth(step, device, begun[device])
         result = {}
         for device, stratum in begun.items():
-            own = sampled.take(
-                device, [stratum._replace(level=sampled.level(device, stratum.size))], counted.get(device)
-            )
+            own = sampled.take(device, [sampled.now(device, stratum)], counted.get(device))
             assert own is not None
             result[device] = own.total
         taken.append(result)
@@ -172,9 +170,9 @@ def test_a_change_that_nobody_was_told_of_is_seen_within_the_time_of_a_check(fac
 
     sizes = {"a": 8}
     run_steps(sampled, sizes, change - 1, truth)
-    assert sampled.level("a", (8, 8)) == 0
+    assert sampled.now("a", Stratum(8, 8, 0, STEADY, 0)).level == 0
     taken, _ = run_steps(sampled, sizes, 2 * NOTICE_STEPS, truth, first=change)
-    assert sampled.level("a", (8, 8)) == 1
+    assert sampled.now("a", Stratum(8, 8, 0, STEADY, 0)).level == 1
     seen = [result["a"] == pytest.approx(factor) for result in taken]
     assert all(seen[NOTICE_STEPS - 1 :])
 
@@ -187,7 +185,7 @@ def test_a_doubt_is_of_its_stratum_alone() -> None:
     idle, beside = (Stratum(8, 8, weight, STEADY, 0) for weight in (0, 100))
     for stratum in (idle, beside):
         assert sampled.count("a", stratum, seconds_of(1.5 * (1.0 + stratum.weight))).level == 0
-    assert sampled.level("a", (8, 8)) == 0
+    assert sampled.now("a", Stratum(8, 8, 0, STEADY, 0)).level == 0
     assert sampled.count("a", idle, seconds_of(1.5)).level == 1
 
 
@@ -200,7 +198,7 @@ def test_steps_of_a_new_size_put_no_check_off(place: int) -> None:
         return {"a": 5 if step == 30 + place else 8}
 
     run_steps(sampled, sizes, 30 + NOTICE_STEPS + 1, lambda step, *_: 1.3 if step > 30 else 1.0)
-    assert sampled.level("a", (8, 8)) == 1
+    assert sampled.now("a", Stratum(8, 8, 0, STEADY, 0)).level == 1
 
 
 def test_when_one_drive_changes_the_others_are_looked_at_when_it_is_sure() -> None:
@@ -222,7 +220,7 @@ def test_a_competing_task_is_a_stratum_of_its_own() -> None:
     taken, counted = run_steps(sampled, {"a": 8}, 10, lambda *_: 2.0, weight=100, first=21)
     assert counted >= LEAST_STEPS
     assert [result["a"] for result in taken] == pytest.approx([2.0] * 10)
-    assert sampled.level("a", (8, 8)) == 0
+    assert sampled.now("a", Stratum(8, 8, 0, STEADY, 0)).level == 0
 
 
 @given(st.floats(0.9, 1.1), st.integers(60, 100))
@@ -275,7 +273,7 @@ def test_a_step_is_looked_at_again_only_so_often(data: st.DataObject) -> None:
             chosen, times = sampled.choose_again(begun), times + 1
             assert times < 40
         for device, stratum in begun.items():
-            assert sampled.take(device, [stratum._replace(level=sampled.level(device, stratum.size))]) is not None
+            assert sampled.take(device, [sampled.now(device, stratum)]) is not None
 
 
 def test_a_drive_whose_steps_scatter_does_not_widen_the_interval_of_another() -> None:
