@@ -74,12 +74,12 @@ def test_a_launcher_that_was_started_ahead_is_taken_over_unless_it_has_ended(
 ) -> None:
     config = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
     paths = Paths(tmp_path, tmp_path, tmp_path)
-    launchers = []
     for number, dies in enumerate((False, True)):
         NativeEngine.launch_ahead(config, paths)
         ahead = NativeEngine._ahead
+        assert ahead is not None
         NativeEngine.launch_ahead(config, paths)
-        assert ahead is NativeEngine._ahead is not None
+        assert ahead is NativeEngine._ahead
         if dies:
             ahead.kill()
             ahead.wait()
@@ -88,10 +88,9 @@ def test_a_launcher_that_was_started_ahead_is_taken_over_unless_it_has_ended(
         assert NativeEngine._ahead is None
         assert (psutil.Process(int(handle.reference)).ppid() == ahead.pid) is not dies
         another.close()
-        launchers.append(ahead)
+        assert ahead.poll() is not None
         engine.sweep("lab")
         shutil.rmtree(tmp_path / "arrays")
-    assert all(launcher.poll() is not None for launcher in launchers)
 
 
 def test_an_array_that_is_up_or_shaped_gets_no_launcher_ahead(tmp_path: Path, engine: NativeEngine) -> None:

@@ -127,7 +127,10 @@ class StratumSamples:
             return True
         own = Scatter(self.deviation, len(self.later) - 1)
         # Few steps may be alike by chance.
-        scatters = [Scatter(*map(max, own, kind)), *[own] * (len(self.later) >= _LEAST_KEPT)]
+        scatters = [
+            Scatter(max(own.deviation, kind.deviation), max(own.freedom, kind.freedom)),
+            *[own] * (len(self.later) >= _LEAST_KEPT),
+        ]
         reach = min(float(stdtrit(each.freedom, (1 + _OUTSIDE) / 2)) * each.deviation for each in scatters)
         limit = max(_LEAST_CHANGE, reach * math.sqrt(1 + 1 / len(self.later))) * self.mean.total
         return abs(seconds.total - self.mean.total) <= max(limit, _INTERRUPT_SECONDS)
