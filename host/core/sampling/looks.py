@@ -83,7 +83,7 @@ class Looks:
             return []
         return [look] * max(1, _KNOWN - looks + max(0, len(STAGES) - self.taken[look, stratum.micro_batch]))
 
-    def add(self, stratum: Stratum, seconds: PhaseSeconds, current: bool) -> bool:
+    def add(self, stratum: Stratum, seconds: PhaseSeconds, deviation: float, current: bool) -> bool:
         """Take note of a look; return whether it does not fit.
 
         Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`);
@@ -93,7 +93,7 @@ class Looks:
         self.taken[kind] += 1
         if self.taken[kind] <= len(STAGES) or not current:
             return False
-        if self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds):
+        if self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds, deviation):
             self.samples[stratum].add(seconds)
             return False
         return True

@@ -33,7 +33,6 @@ from host.core.sampling.strata import (
     find_level,
     fits,
     phase_values,
-    pool,
 )
 from host.core.sampling.stratum_record import list_strata
 
@@ -80,7 +79,21 @@ class SampledSteps:
 
     def deviation(self, stratum: Stratum) -> float:
         """Return the relative standard deviation of steps of a stratum, or the pooled one of its kind, if larger."""
-        return max(self.strata[stratum].deviation, pool(self.strata, stratum).deviation)
+        return max(self.strata[stratum].deviation, self._pooled(stratum)[0])
+
+    def _pooled(self, stratum: Stratum) -> tuple[float, int]:
+        """Return the pooled relative standard deviation of a stratum's kind, and its degrees of freedom.
+
+        Of a kind are the steady steps beside which no task competes, and those beside which one does.
+        """
+        kind = [
+            samples
+            for other, samples in self.strata.items()
+            if other.is_steady and samples.mean.total and bool(other.weight) == bool(stratum.weight)
+        ]
+        freedom = sum(len(samples.later) - 1 for samples in kind)
+        squares = math.fsum(samples.squares / samples.mean.total**2 for samples in kind)
+        return math.sqrt(squares / freedom) if freedom else 0.0, freedom
 
     def begin_step(self, device: str, records: int, micro_batch: int, weight: int) -> Stratum:
         """Return the stratum of the synchronous step that a device begins."""
@@ -131,8 +144,9 @@ class SampledSteps:
         return max(0, min(max(self._least(stratum, share), differing), begun) - samples.count)
 
     def _least(self, stratum: Stratum, share: float = 1.0) -> int:
-        kind, small = pool(self.strata, stratum), share < _SMALL and not stratum.weight
-        return 1 if small or (kind.freedom >= _KNOWN_STEPS and kind.deviation < IRREGULAR) else LEAST_STEPS
+        pooled, freedom = self._pooled(stratum)
+        small = share < _SMALL and not stratum.weight
+        return 1 if small or (freedom >= _KNOWN_STEPS and pooled < IRREGULAR) else LEAST_STEPS
 
     def _guess_seconds(self) -> dict[Stratum, float]:
         """Return the seconds of all steps that were begun; of strata without a counted one by their records."""
@@ -224,12 +238,12 @@ class SampledSteps:
         stratum = self.now(device, stratum)
         doubted = state.doubted.pop(stratum, None)
         both = [each for each in (doubted, seconds) if each is not None]
-        if not fits(self.strata, stratum, seconds):
+        if not fits(self.strata, stratum, seconds, self.deviation(stratum)):
             if doubted is None and device not in self._warned:  # the next one says if it was an interrupt
                 state.doubted[stratum] = seconds
                 self._suspects.add(device)
                 return stratum
-            state.levels[size] = find_level(self.strata, stratum, both)
+            state.levels[size] = find_level(self.strata, stratum, both, self.deviation(stratum))
             stratum = stratum._replace(level=state.levels[size])
             self._suspects = set(self._devices) - {device}
             self._warned |= self._suspects
@@ -240,7 +254,7 @@ class SampledSteps:
 
     def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds) -> None:
         """Take note of a look at a device's steady step; if it does not fit, a whole step is counted soon."""
-        if self.looks.add(stratum, seconds, stratum == self.now(device, stratum)):
+        if self.looks.add(stratum, seconds, self.deviation(stratum), stratum == self.now(device, stratum)):
             self._devices[device].doubted.setdefault(stratum, None)
 
     def next_suspect(self, devices: Collection[str]) -> str | None:

@@ -73,13 +73,6 @@ class Stratum(NamedTuple):
         return [self._replace(stage=stage) for stage in (*after, self.steady.stage, FIRST_ROUND)]
 
 
-class Scatter(NamedTuple):
-    """Relative standard deviation of steps of a kind, and the degrees of freedom of its estimate."""
-
-    deviation: float
-    freedom: int
-
-
 @dataclass
 class StratumSamples:
     """Counted steps of a stratum; the later half of them speaks for it, since a machine's first dozens are slower.
@@ -118,31 +111,30 @@ class StratumSamples:
     @property
     def deviation(self) -> float:
         """Standard deviation of the steps' seconds over their mean; 0 of fewer than two."""
-        known = len(self.later) > 1 and self.mean.total > 0
-        return math.sqrt(self.squares / (len(self.later) - 1)) / self.mean.total if known else 0.0
+        if len(self.later) < 2 or not self.mean.total:
+            return 0.0
+        return math.sqrt(self.squares / (len(self.later) - 1)) / self.mean.total
 
-    def holds(self, seconds: PhaseSeconds, kind: Scatter) -> bool:
-        """Return whether a step is of this stratum, whose steps are of a kind that scatters so much."""
+    def holds(self, seconds: PhaseSeconds, deviation: float) -> bool:
+        """Return whether a step is of this stratum; of one with few steps these have at least this `deviation`."""
         if self.count < 2:
             return True
-        own = Scatter(self.deviation, len(self.later) - 1)
-        # Few steps may be alike by chance.
-        scatters = [
-            Scatter(max(own.deviation, kind.deviation), max(own.freedom, kind.freedom)),
-            *[own] * (len(self.later) >= _LEAST_KEPT),
-        ]
-        reach = min(float(stdtrit(each.freedom, (1 + _OUTSIDE) / 2)) * each.deviation for each in scatters)
-        limit = max(_LEAST_CHANGE, reach * math.sqrt(1 + 1 / len(self.later))) * self.mean.total
+        quantile = float(stdtrit(len(self.later) - 1, (1 + _OUTSIDE) / 2))
+        limit = max(_LEAST_CHANGE, quantile * self._spread(deviation)) * self.mean.total
         return abs(seconds.total - self.mean.total) <= max(limit, _INTERRUPT_SECONDS)
 
-    def log_density(self, seconds: PhaseSeconds, kind: Scatter) -> float:
+    def log_density(self, seconds: PhaseSeconds, deviation: float) -> float:
         """Return the logarithm of the density of a step of this stratum, by a normal distribution, but for a constant.
 
         Of a stratum whose steps differ by less than the least change the density is that of such a change.
         """
-        own = self.deviation if len(self.later) >= _LEAST_KEPT else max(kind.deviation, self.deviation)
-        spread = max(_LEAST_CHANGE, own * math.sqrt(1 + 1 / len(self.later))) * self.mean.total
+        spread = max(_LEAST_CHANGE, self._spread(deviation)) * self.mean.total
         return -math.log(spread) - ((seconds.total - self.mean.total) / spread) ** 2 / 2
+
+    def _spread(self, deviation: float) -> float:
+        """Return the relative standard deviation of another step; of few steps these have at least this `deviation`."""
+        own = self.deviation if len(self.later) >= _LEAST_KEPT else max(deviation, self.deviation)
+        return own * math.sqrt(1 + 1 / len(self.later))
 
 
 def phase_values(seconds: PhaseSeconds) -> list[float]:
@@ -150,43 +142,30 @@ def phase_values(seconds: PhaseSeconds) -> list[float]:
     return [getattr(seconds, phase) for phase in PhaseSeconds.__struct_fields__]
 
 
-def pool(samples: Mapping[Stratum, StratumSamples], stratum: Stratum) -> Scatter:
-    """Return the pooled scatter of a stratum's kind.
-
-    Of a kind are the steady steps beside which no task competes, and those beside which one does.
-    """
-    kind = [
-        found
-        for other, found in samples.items()
-        if other.is_steady and found.mean.total and bool(other.weight) == bool(stratum.weight)
-    ]
-    freedom = sum(len(found.later) - 1 for found in kind)
-    squares = math.fsum(found.squares / found.mean.total**2 for found in kind)
-    return Scatter(math.sqrt(squares / freedom) if freedom else 0.0, freedom)
-
-
-def fits(samples: Mapping[Stratum, StratumSamples], stratum: Stratum, seconds: PhaseSeconds) -> bool:
+def fits(samples: Mapping[Stratum, StratumSamples], stratum: Stratum, seconds: PhaseSeconds, deviation: float) -> bool:
     """Return whether a step is of this stratum, and not of another level of it that is far likelier.
 
     Args:
         samples: of the strata.
         stratum: that it should be of.
         seconds: of the step.
+        deviation: see `StratumSamples.holds`.
     """
-    own, others, kind = samples[stratum], _other_levels(samples, stratum).values(), pool(samples, stratum)
+    own, others = samples[stratum], _other_levels(samples, stratum).values()
     if own.count < 2:
-        return not any(other.holds(seconds, kind) for other in others)
-    likely = own.log_density(seconds, kind) + math.log(_LIKELIER)
-    return own.holds(seconds, kind) and all(other.log_density(seconds, kind) < likely for other in others)
+        return not any(other.holds(seconds, deviation) for other in others)
+    likely = own.log_density(seconds, deviation) + math.log(_LIKELIER)
+    return own.holds(seconds, deviation) and all(other.log_density(seconds, deviation) < likely for other in others)
 
 
-def find_level(samples: Mapping[Stratum, StratumSamples], stratum: Stratum, steps: Sequence[PhaseSeconds]) -> int:
+def find_level(
+    samples: Mapping[Stratum, StratumSamples], stratum: Stratum, steps: Sequence[PhaseSeconds], deviation: float
+) -> int:
     """Return the likeliest of the other levels of a stratum that hold these steps; a new one if none does."""
-    kind = pool(samples, stratum)
     holding = {
-        level: math.fsum(other.log_density(each, kind) for each in steps)
+        level: math.fsum(other.log_density(each, deviation) for each in steps)
         for level, other in _other_levels(samples, stratum).items()
-        if all(other.holds(each, kind) for each in steps)
+        if all(other.holds(each, deviation) for each in steps)
     }
     new = 1 + max(other.level for other in samples if other.size == stratum.size)
     return max(holding, key=holding.__getitem__, default=new)
