@@ -64,18 +64,11 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
-    if resume is None:
-        with INTERRUPTS.deferred():
-            from host.config.resolve import JobChanges
-
-        changes = JobChanges(tuner, comm, placement, None if prefer is None else {"prefer": prefer})
-        request = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
-    else:
-        _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
     with INTERRUPTS.deferred():
         from host.app.resume import resume_run
         from host.app.run_job import Stay as Staying
         from host.app.run_job import run_job
+        from host.config.resolve import JobChanges
 
     shown: list[Summary] = []
 
@@ -86,11 +79,15 @@ def run(
             console.print("drives, metrics and live page stay until Ctrl-C")
 
     staying = Staying(show_and_stay) if stay else None
-    with StageProgress(quiet=as_json) as progress:
-        if resume is None:
-            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
-        else:
+    if resume is not None:
+        _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
+        with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
+    else:
+        changes = JobChanges(tuner, comm, placement, None if prefer is None else {"prefer": prefer})
+        request = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
+        with StageProgress(quiet=as_json) as progress:
+            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
         _show(summary, as_json)
     raise typer.Exit(0 if summary.reached else 1)
@@ -131,15 +128,11 @@ def _read_files(
             "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR"
         )
     with INTERRUPTS.deferred():
-        from csd_emu.engines.native_engine import NativeEngine
+        from host.app.prepare import prepare_run
         from host.config.resolve import resolve_run
 
         group = None if servers is None or server is None else (servers, server)
-        resolved = resolve_run(job, array, array_changes, changes, group)
-        NativeEngine.launch_ahead(resolved.config, Paths.default())
-        from host.app.prepare import prepare_run
-
-        return prepare_run(resolved)
+        return prepare_run(resolve_run(job, array, array_changes, changes, group))
 
 
 def store(
