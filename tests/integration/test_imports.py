@@ -26,13 +26,17 @@ def test_what_looks_after_arrays_starts_without_torch() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_torch_s_compiler_is_not_imported_to_cut_a_model() -> None:
+def test_torch_s_compiler_is_not_imported_where_a_model_is_cut() -> None:
     """Else a drive's first step waits for some 800 modules, under emulation for 20 s."""
     program = """
 import sys, torch
 from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.training.gradient_step import begin_backward
 from firmware_agent.training.loaded_job import build_front
-build_front(lambda: build_model(ModelSpec("digits_cnn")), torch.zeros(1, 1, 8, 8), "6")
+front = build_front(lambda: build_model(ModelSpec("digits_cnn")), torch.zeros(1, 1, 8, 8), "6").front
+values = front(torch.zeros(1, 1, 8, 8))
+begin_backward(values, [torch.ones_like(value) for value in values])
+assert all(weight.grad is not None for weight in front.parameters())
 print({"sympy", "torch._dynamo"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
