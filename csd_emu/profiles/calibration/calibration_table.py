@@ -94,7 +94,7 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         return msgspec.structs.replace(self, steps=tuple(scaled(step, factors) for step in self.steps), layers=layers)
 
 
-class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """What one model costs on one core at one input size.
 
     Attributes:
@@ -207,14 +207,19 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def scale(self, profile: Profile, phase: str) -> float:
         """Return what the table's seconds of `phase` are multiplied by to become those of a drive of `profile`."""
         if self.core == CYCLES_CORE:
-            return profile.cycle_scale(phase, self._dram_bytes_per_cycle(phase))
+            return profile.cycle_scale(phase, self._dram_bytes_per_cycle[phase])
         return 1.0 if self.clock == "wall" else profile.scale(phase)
 
-    def _dram_bytes_per_cycle(self, phase: str) -> float:
-        """Return what one core asks of DRAM in a phase; in one that was not counted by itself, as in whole steps."""
-        counts = [getattr(step, phase, step.total) for row in self.rows if row.cycles for step in row.cycles.steps]
-        cycles = sum(count.cycles for count in counts)
-        return sum(count.dram_bytes for count in counts) / cycles if cycles else 0.0
+    @functools.cached_property
+    def _dram_bytes_per_cycle(self) -> dict[str, float]:
+        """What one core asks of DRAM in each phase; in one that was not counted by itself, as in whole steps."""
+        steps = [step for row in self.rows if row.cycles for step in row.cycles.steps]
+        found = {}
+        for phase in PHASES:
+            counts = [getattr(step, phase, step.total) for step in steps]
+            cycles = sum(count.cycles for count in counts)
+            found[phase] = sum(count.dram_bytes for count in counts) / cycles if cycles else 0.0
+        return found
 
     def in_instructions(self) -> CalibrationTable:
         """Return the same table without cycles: a run that does not rest on them goes on whatever they are."""
