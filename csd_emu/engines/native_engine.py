@@ -12,11 +12,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, ClassVar
 
 import psutil
 
-from csd_emu.config.array_file import NATIVE, ArrayConfig, Device
+from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines import native_launcher
 from csd_emu.engines.engine_protocol import (
@@ -60,31 +59,12 @@ class NativeEngine(Engine):
     """Each device is a process of `native_launcher` in its folder, which names array and device."""
 
     faults = frozenset(_SIGNALS)
-    # A launcher that no engine has taken yet.
-    _ahead: ClassVar[subprocess.Popen[bytes] | None] = None
 
     def __init__(self, arrays_folder: Path, shaper: Shaper | None = None) -> None:
         """Work below `arrays_folder`, which holds one folder per array; `shaper` is of the array that is started."""
         self._arrays_folder, self._shaper = arrays_folder.resolve(), shaper
         self._launcher: subprocess.Popen[bytes] | None = None
         self._turn = threading.Lock()
-
-    @classmethod
-    @contextlib.contextmanager
-    def launched_ahead(cls, config: ArrayConfig, paths: Paths) -> Iterator[None]:
-        """Start the launcher of native drives that are not up beside what the host does meanwhile, as importing torch.
-
-        The first engine that starts a drive in this context takes it; else it is killed at the end.
-        """
-        if NATIVE in config.engines and config.link.shaped is None and not cls(paths.arrays).list_devices(config.name):
-            cls._ahead = _start_launcher(_LAUNCHER, None)
-        try:
-            yield
-        finally:
-            launcher, cls._ahead = cls._ahead, None
-            if launcher is not None:
-                launcher.kill()
-                launcher.communicate()
 
     @classmethod
     def of_array(cls, config: ArrayConfig, paths: Paths) -> NativeEngine:
@@ -129,14 +109,19 @@ class NativeEngine(Engine):
 
     def _launch(self, plan: DevicePlan) -> int:
         """Return the number of a new process; of its launcher's own messages the first device has those."""
-        if self._launcher is None and self._shaper is None:
-            self._launcher, NativeEngine._ahead = NativeEngine._ahead, None
         if self._launcher is not None and self._launcher.poll() is not None:
             self._end_launcher()
         if self._launcher is None:
             command = _LAUNCHER if self._shaper is None else self._shaper.command(_LAUNCHER)
             with open(plan.console, "ab") as console:
-                self._launcher = _start_launcher(command, console)
+                self._launcher = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=console,
+                    start_new_session=True,
+                    env=_ENVIRONMENT | os.environ,
+                )
         assert self._launcher.stdin is not None
         assert self._launcher.stdout is not None
         with contextlib.suppress(OSError):
@@ -244,18 +229,6 @@ class NativeEngine(Engine):
             if (process := _recorded(path.parent)) is not None and not _ended(process):
                 found[path.parent.name] = process
         return found
-
-
-def _start_launcher(command: list[str], messages: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    """Start a launcher; its own messages go to a file, or to where those of this process go."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=messages,
-        start_new_session=True,
-        env=_ENVIRONMENT | os.environ,
-    )
 
 
 def folder_of(process: psutil.Process) -> Path | None:

@@ -51,16 +51,21 @@ class PassHooks(Protocol):
         """Take note that a backward pass begins, and whether it is the step's last."""
 
 
-class _GivenGradients(torch.autograd.Function):
-    """A value of 0 whose backward pass begins with given gradients, one for each tensor it is made of."""
+class GivenGradients(torch.autograd.Function):
+    """A value of 0 whose backward pass begins with given gradients, one for each tensor it is made of.
+
+    `torch.autograd.backward` takes gradients too, but imports 500 modules first: 8 s of wall time in an emulated drive.
+    """
 
     @staticmethod
     def forward(ctx: Any, gradients: Sequence[torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+        """Return the value; each gradient has the shape of its tensor, of which there is one at least."""
         ctx.gradients = gradients
         return tensors[0].new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients."""
         return None, *ctx.gradients
 
 
@@ -173,7 +178,7 @@ class GradientWorker:
             if crossing is None:
                 (ends.tensors[0] * share).backward()  # type: ignore[no-untyped-call]
             elif ends.tensors:
-                begin_backward(ends.tensors, [gradient * share for gradient in ends.gradients])
+                GivenGradients.apply([each * share for each in ends.gradients], *ends.tensors).backward()  # type: ignore[no-untyped-call]
             loss_sum += ends.loss * len(part)
             read_bytes += images.nbytes + labels.nbytes
             self._stopwatch.lap("backward")
@@ -208,11 +213,3 @@ class GradientWorker:
             return np.frombuffer(total, "<f8").astype(np.float64)
 
         return reduce
-
-
-def begin_backward(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
-    """Run the backward pass behind one tensor or more, each with its gradient, of the same shape.
-
-    So does `torch.autograd.backward`, which imports 500 modules first: 8 s of wall time in an emulated drive.
-    """
-    _GivenGradients.apply(gradients, *tensors).backward()  # type: ignore[no-untyped-call]

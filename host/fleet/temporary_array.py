@@ -77,5 +77,4 @@ async def _work(
 ) -> T:
     async with contextlib.AsyncExitStack() as box:
         progress.stage(f"start {len(request.config.list_devices())} drives")
-        started = await start_array(request, folder, engine, box, lambda *_: None)
-        return await work(started, engine)
+        return await work(await start_array(request, folder, engine, box, lambda *_: None), engine)

@@ -10,9 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from csd_emu.config.array_file import ArrayConfig, Device, LinkSection
+from csd_emu.config.array_file import Device
 from csd_emu.engines import DevicePlan, NativeEngine, native_engine
-from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import DeviceError
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
 from tests.support.commands import wait_until
@@ -67,43 +66,6 @@ def test_drives_are_forks_of_one_process_and_outlive_it(tmp_path: Path, engine: 
     assert engine.alive(engine.start(another))
     assert len(engine.sweep("lab")) == 4
     assert not any(engine.alive(handle) for handle in handles)
-
-
-def test_a_launcher_that_was_started_ahead_is_taken_once_unless_it_has_ended_and_else_killed(
-    tmp_path: Path, engine: NativeEngine
-) -> None:
-    config = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
-    paths = Paths(tmp_path, tmp_path, tmp_path)
-    for dies in (False, True):
-        engines = [NativeEngine(tmp_path / "arrays") for _ in range(2)]
-        shutil.rmtree(tmp_path / "arrays", ignore_errors=True)
-        with NativeEngine.launched_ahead(config, paths):
-            ahead = NativeEngine._ahead
-            assert ahead is not None
-            if dies:
-                ahead.kill()
-                ahead.wait()
-            handles = [engine.start(plan_of(tmp_path / "arrays", number)) for number, engine in enumerate(engines)]
-        parents = [psutil.Process(int(handle.reference)).ppid() == ahead.pid for handle in handles]
-        assert parents == [not dies, False]
-        for engine in engines:
-            engine.close()
-        assert ahead.poll() is not None
-        engine.sweep("lab")
-    with NativeEngine.launched_ahead(config, paths):
-        ahead = NativeEngine._ahead
-    assert ahead is not None
-    assert ahead.poll() is not None
-    assert NativeEngine._ahead is None
-
-
-def test_an_array_that_is_up_or_shaped_gets_no_launcher_ahead(tmp_path: Path, engine: NativeEngine) -> None:
-    config = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
-    engine.start(plan_of(tmp_path / "arrays", 0))
-    shaped = config.model_copy(update={"name": "other", "link": LinkSection(shaped="relay")})
-    for each in (config, shaped):
-        with NativeEngine.launched_ahead(each, Paths(tmp_path, tmp_path, tmp_path)):
-            assert NativeEngine._ahead is None
 
 
 def test_a_drive_whose_folder_is_gone_is_swept(tmp_path: Path, engine: NativeEngine) -> None:

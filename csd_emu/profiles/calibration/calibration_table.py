@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -214,12 +215,11 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     def _dram_bytes_per_cycle(self) -> dict[str, float]:
         """What one core asks of DRAM in each phase; in one that was not counted by itself, as in whole steps."""
         steps = [step for row in self.rows if row.cycles for step in row.cycles.steps]
-        found = {}
-        for phase in PHASES:
-            counts = [getattr(step, phase, step.total) for step in steps]
-            cycles = sum(count.cycles for count in counts)
-            found[phase] = sum(count.dram_bytes for count in counts) / cycles if cycles else 0.0
-        return found
+        counts = {phase: [getattr(step, phase, step.total) for step in steps] for phase in PHASES}
+        return {
+            phase: sum(count.dram_bytes for count in each) / max(1, sum(count.cycles for count in each))
+            for phase, each in counts.items()
+        }
 
     def in_instructions(self) -> CalibrationTable:
         """Return the same table without cycles: a run that does not rest on them goes on whatever they are."""
@@ -254,11 +254,8 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             CalibrationError: `batch_size` is below 1.
         """
         _check_batch(batch_size)
-        points, most = [], 0
-        for row in self.rows:
-            most = max(most, row.peak_memory_bytes)
-            points.append((row.batch_size, float(most)))
-        return round(predict(points, batch_size))
+        most = map(float, itertools.accumulate((row.peak_memory_bytes for row in self.rows), max))
+        return round(predict(list(zip(self.batches, most, strict=True)), batch_size))
 
     def covers(self, batch_size: int) -> bool:
         """Return whether a row ran the kernels that torch has for `batch_size` (see `fit.KERNEL_CHANGES`).

@@ -22,8 +22,7 @@ class PhaseCycles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
 
     def __add__(self, other: PhaseCycles) -> PhaseCycles:
         """Return the sums."""
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return PhaseCycles(*(mine + theirs for mine, theirs in pairs))
+        return PhaseCycles(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
 
     @property
     def per_instruction(self) -> float:

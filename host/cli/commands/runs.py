@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +32,8 @@ from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
 
 if TYPE_CHECKING:
-    from host.config.resolve import JobChanges, ResolvedRun
+    from host.app.prepare import RunRequest
+    from host.config.resolve import JobChanges
 
 
 JobArgument = Annotated[Path | None, typer.Argument(metavar="JOB.YAML", help="what to train")]
@@ -65,15 +65,11 @@ def run(
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
     with INTERRUPTS.deferred():
-        from csd_emu.engines import NativeEngine
+        from host.app.resume import resume_run
+        from host.app.run_job import Stay as Staying
+        from host.app.run_job import run_job
         from host.config.resolve import JobChanges
 
-    resolved = None
-    if resume is None:
-        changes = JobChanges(tuner, comm, placement, None if prefer is None else {"prefer": prefer})
-        resolved = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
-    else:
-        _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
     shown: list[Summary] = []
 
     def show_and_stay(summary: Summary) -> None:
@@ -82,21 +78,16 @@ def run(
         if not as_json:
             console.print("drives, metrics and live page stay until Ctrl-C")
 
-    paths = Paths.default()
-    with nullcontext() if resolved is None else NativeEngine.launched_ahead(resolved.config, paths):
-        with INTERRUPTS.deferred():
-            from host.app.prepare import prepare_run
-            from host.app.resume import resume_run
-            from host.app.run_job import Stay as Staying
-            from host.app.run_job import run_job
-
-            request = None if resolved is None else prepare_run(resolved)
-        staying = Staying(show_and_stay) if stay else None
+    staying = Staying(show_and_stay) if stay else None
+    if resume is not None:
+        _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
         with StageProgress(quiet=as_json) as progress:
-            if request is not None:
-                summary = run_job(request, paths, runs, progress, quiet=as_json, stay=staying)
-            elif resume is not None:
-                summary = resume_run(resume, engine, paths, progress, as_json, staying, trust)
+            summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
+    else:
+        changes = JobChanges(tuner, comm, placement, None if prefer is None else {"prefer": prefer})
+        request = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
+        with StageProgress(quiet=as_json) as progress:
+            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
         _show(summary, as_json)
     raise typer.Exit(0 if summary.reached else 1)
@@ -124,7 +115,7 @@ def _read_files(
     server: str | None,
     array_changes: ArrayChanges,
     changes: JobChanges,
-) -> ResolvedRun:
+) -> RunRequest:
     """Return what the files of a new run ask for.
 
     Raises:
@@ -137,10 +128,11 @@ def _read_files(
             "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR"
         )
     with INTERRUPTS.deferred():
+        from host.app.prepare import prepare_run
         from host.config.resolve import resolve_run
 
         group = None if servers is None or server is None else (servers, server)
-        return resolve_run(job, array, array_changes, changes, group)
+        return prepare_run(resolve_run(job, array, array_changes, changes, group))
 
 
 def store(
