@@ -222,8 +222,7 @@ def compare_seconds(
             of=name,
             counted_seconds=one,
             sampled_seconds=two,
-            # Of the whole array it is the run's.
-            interval_seconds=(sampling.drives[name].error if name in sampling.drives else sampling.error) * two,
+            interval_seconds=sampling.error_of(name) * two,
             equal_work_error=equal_work_error(name, one, two),
             counted_band=bands[0].get(name),
             sampled_band=bands[1].get(name),

@@ -77,4 +77,5 @@ async def _work(
 ) -> T:
     async with contextlib.AsyncExitStack() as box:
         progress.stage(f"start {len(request.config.list_devices())} drives")
-        return await work(await start_array(request, folder, engine, box, lambda *_: None), engine)
+        started = await start_array(request, folder, engine, box, lambda *_: None)
+        return await work(started, engine)

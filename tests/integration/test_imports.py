@@ -27,7 +27,7 @@ def test_what_looks_after_arrays_starts_without_torch() -> None:
 
 
 def test_torch_s_compiler_is_not_imported_where_a_model_is_cut() -> None:
-    """Else a drive's first step waits for some 800 modules, under emulation for 20 s."""
+    """Else a drive's first step waits for 500 to 800 modules, under emulation for 1 to 2 s of its own clock."""
     program = """
 import sys, torch
 from firmware_agent.common.models import ModelSpec, build_model

@@ -64,9 +64,8 @@ class Looks:
     def take_more(self, stratum: Stratum) -> None:
         """Look at more records of steps of this size from now on: so few cannot be computed."""
         look = self._chosen[stratum.size]
-        self._chosen[stratum.size] = look._replace(
-            records=min(stratum.records, _MORE_RECORDS if look.records < _MORE_RECORDS else stratum.records)
-        )
+        more = stratum.records if look.records >= _MORE_RECORDS else min(_MORE_RECORDS, stratum.records)
+        self._chosen[stratum.size] = look._replace(records=more)
 
     def plan(self, stratum: Stratum, counted: StratumSamples, least: int) -> list[LookKind]:
         """Return the looks that are due at a step, or none: then the whole step is counted.

@@ -106,8 +106,6 @@ class SampledSteps:
         usual, begin = (STEADY, ROUND_STAGES) if state.rounds > 1 else (FIRST_ROUND, FIRST_STAGES)
         stages = [*begin, *[usual] * len(sizes)]
         steps = [self._begin(device, (size, size), weight, stage) for size, stage in zip(sizes, stages, strict=False)]
-        for stratum in dict.fromkeys(steps):
-            self._extend_second(stratum)
         return [*steps, Stratum(0, 0, weight, ENCODE, state.levels[0, 0])]
 
     def _begin(self, device: str, size: Size, weight: int, stage: str = STEADY) -> Stratum:
@@ -125,14 +123,6 @@ class SampledSteps:
         self._begun[stratum if number in STAGES else stratum.steady] += 1
         return stratum
 
-    def _extend_second(self, stratum: Stratum) -> None:
-        """Have a size's second step, 0.5 % longer, stand for steady ones if it has few seconds; not beside a task."""
-        second, seconds = self.strata[stratum._replace(stage=STAGES[2])], self._guess_seconds()
-        own = math.fsum(each for other, each in seconds.items() if other.size == stratum.size)
-        unknown = stratum.is_steady and not (stratum.weight or self.strata[stratum].count)
-        if second.count and unknown and own < _SMALL * math.fsum(seconds.values()):
-            self.strata[stratum].add(second.mean)
-
     def lacks(self, stratum: Stratum) -> int:
         """Return how many steps of a stratum shall be counted before its mean stands for those that were begun.
 
@@ -144,10 +134,11 @@ class SampledSteps:
         if not stratum.is_steady or not begun:
             return 0
         seconds = self._guess_seconds()
-        whole, deviation = sum(seconds.values()), self.deviation(stratum)
+        whole = sum(seconds.values())
         share = seconds[stratum] / whole
         # Neyman's allocation: as their shares times their deviations, so many that all means together are known well.
         spread = math.fsum(part / whole * self.strata[other].deviation for other, part in seconds.items())
+        deviation = self.deviation(stratum)
         of_all, of_own = share * deviation * spread * (2 / _ENOUGH) ** 2, (deviation / _OWN_ENOUGH) ** 2
         differing = min(MOST_STEPS, math.ceil(max(of_all, of_own)))
         return max(0, min(max(self._least(stratum, share), differing), begun) - samples.count)

@@ -85,8 +85,9 @@ class RunData:
 
     def profile_of(self, device: str) -> str:
         """Return the name of the profile of a drive, or of the host that trains beside the drives, for people."""
-        host = self.host.name if self.host is not None else "unknown"
-        return host if device == HOST else self.devices.get(device, "unknown")
+        if device == HOST:
+            return self.host.name if self.host is not None else "unknown"
+        return self.devices.get(device, "unknown")
 
     def link(self) -> Link | None:
         """Return the host's side of the link, by array file and host profile; None without a host profile."""

@@ -145,9 +145,8 @@ class SamplerMachine:
         await asyncio.to_thread(clear_array, engine, name, folder)
         await asyncio.to_thread(engine.prepare, Silent())
         box.push_async_callback(asyncio.to_thread, clear_array, engine, name, folder)
-        return (await start_array(self._request, folder, engine, box, lambda *_: None)).fleet.sessions()[
-            f"{COUNTER}-00"
-        ]
+        started = await start_array(self._request, folder, engine, box, lambda *_: None)
+        return started.fleet.sessions()[f"{COUNTER}-00"]
 
 
 def _request_of(array: ArrayRequest, number: int) -> ArrayRequest:

@@ -29,7 +29,7 @@ from firmware_agent.common.wire import AnyFrame, unpack
 from firmware_agent.training import loaded_job
 from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, ExpectedReply
 from firmware_agent.training.device_steps import DeviceSteps
-from firmware_agent.training.gradient_step import GradientWorker
+from firmware_agent.training.gradient_step import GivenGradients, GradientWorker
 from firmware_agent.training.loaded_job import LoadedJob
 from firmware_agent.training.step_sender import take_gradient
 from host.core.tensor_sums import TensorContribution, combine
@@ -332,3 +332,20 @@ def test_a_model_that_cannot_be_built_without_memory_is_built_with_it(
     front = dict(cut.front.named_buffers())
     assert torch.equal(front["scale"], torch.arange(4.0))
     assert "scale" not in cut.front.state_dict()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_given_gradients_are_carried_on_as_torch_carries_them_bit_for_bit(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(SEED)
+    weights = torch.randn(5, 3, dtype=dtype, generator=generator, requires_grad=True)
+    records, *given = (torch.randn(4, n, dtype=dtype, generator=generator) for n in (5, 3, 3))
+
+    def front() -> list[torch.Tensor]:  # two values, of which one is made of the other
+        first = (records @ weights).relu()
+        return [first, first.sigmoid() * 2]
+
+    torch.autograd.backward(front(), given)
+    assert weights.grad is not None
+    expected, weights.grad = weights.grad, None
+    GivenGradients.apply(given, *front()).backward()
+    assert torch.equal(weights.grad, expected)

@@ -117,20 +117,6 @@ def test_one_step_of_a_size_with_few_of_the_seconds_is_enough_where_no_task_comp
     assert sampled.strata[Stratum(1, 1, weight, STEADY, 0)].count == counted
 
 
-@pytest.mark.parametrize(("last", "weight", "stands"), [(1, 0, True), (1, 50, False), (30, 0, False)])
-def test_the_second_step_of_a_last_batch_with_few_of_the_seconds_stands_for_its_steady_ones(
-    last: int, weight: int, stands: bool
-) -> None:
-    sampled, sizes = SampledSteps(), [32, 32, 32, last] * 2
-    for stratum in sampled.begin_round("a", sizes, weight)[:-1]:
-        sampled.count("a", stratum, seconds_of(0.001 * stratum.records))
-    sampled.begin_round("a", sizes, weight)
-    steady = Stratum(last, last, weight, STEADY, 0)
-    assert (sampled.lacks(steady) == 0) is stands
-    assert sampled.mean(steady) == (seconds_of(0.001 * last) if stands else None)
-    assert not sampled.strata[Stratum(32, 32, weight, STEADY, 0)].count  # these are most of the seconds
-
-
 @given(st.integers(1, 200), st.integers(1, 5), st.integers(1, 40))
 def test_a_round_of_whole_passes_has_every_record_once_a_pass(samples: int, epochs: int, batch: int) -> None:
     sizes = round_sizes(samples, epochs, batch)
