@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from csd_emu.profiles import Profile
-from csd_emu.profiles.calibration.cycle_counts import RowCycles, scaled, scaled_layers
+from csd_emu.profiles.calibration.cycle_counts import PhaseCycles, RowCycles, scaled, scaled_layers
 from csd_emu.profiles.calibration.table_fit import has_kernels, predict
 from csd_emu.profiles.calibration.table_key import CYCLES_CORE, CalibrationKey
 from firmware_agent.common.errors import CalibrationError
@@ -215,10 +215,10 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     def _dram_bytes_per_cycle(self) -> dict[str, float]:
         """What one core asks of DRAM in each phase; in one that was not counted by itself, as in whole steps."""
         steps = [step for row in self.rows if row.cycles for step in row.cycles.steps]
-        counts = {phase: [getattr(step, phase, step.total) for step in steps] for phase in PHASES}
         return {
-            phase: sum(count.dram_bytes for count in each) / max(1, sum(count.cycles for count in each))
-            for phase, each in counts.items()
+            phase: whole.dram_bytes / whole.cycles if whole.cycles else 0.0
+            for phase in PHASES
+            for whole in [sum((getattr(step, phase, step.total) for step in steps), PhaseCycles())]
         }
 
     def in_instructions(self) -> CalibrationTable:

@@ -13,12 +13,12 @@ from csd_emu.perfmodel.overlap.layer_work import (
     TensorCost,
     compute_seconds,
     exchange_bytes,
+    ideal_step_seconds,
     scale_compute,
 )
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.steady_steps import settle, steady_step_seconds
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
-from csd_lab.simulate.turn_simulation import ideal_step_seconds
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from tests.support.communication import Case, blocks, links, models, priorities, sendings
