@@ -137,14 +137,17 @@ class StaticSearch:
         return self._go_on(seen.step)
 
     def state(self) -> dict[str, Any]:
-        """Return what was measured; the search goes on with the point that is under way, measured anew."""
+        """Return what was measured, and of the point that is under way its first step and its seconds so far."""
         return {
             "points": [[point.slice_bytes, point.credit_bytes, seconds] for point, seconds in self._told],
             "finished": self.finished,
+            "warm": self._warm,
+            "first": self._point.first,
+            "seconds": list(self._point.seconds),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned, at whatever step comes next.
+        """Go on from what `state` returned, as the search would have that it was of.
 
         Raises:
             CheckpointError: it is not the state of a search.
@@ -154,15 +157,24 @@ class StaticSearch:
                 (TransferSettings("priority", size, credit), float(seconds))
                 for size, credit, seconds in state["points"]
             ]
-            finished = bool(state["finished"])
+            finished, warm = bool(state["finished"]), bool(state.get("warm", told))
+            # The release before kept nothing of the point that is under way.
+            first, under_way = int(state.get("first", 1)), [float(seconds) for seconds in state.get("seconds", ())]
         except (KeyError, TypeError, ValueError, ConfigurationError) as error:
             raise CheckpointError(f"the state of the communication search cannot be read: {error}") from error
-        possible = all(0 < seconds < math.inf for _, seconds in told) and len(told) <= self._rules.points
-        if not possible or (finished and not told):
+        counted = all(0 < seconds < math.inf for seconds in (*under_way, *(seconds for _, seconds in told)))
+        if (
+            not counted
+            or len(told) > self._rules.points
+            or len(under_way) >= self._rules.steps
+            or first < 1
+            or (told and not warm)
+            or (finished and not told)
+        ):
             raise CheckpointError("the state of the communication search has points that no search can have had")
-        self._told, self._warm, self._finished = told, bool(told), finished
+        self._told, self._warm, self._finished = told, warm, finished
         chosen = self._first if not told else self._best() if finished else self._next_point() or self._best()
-        self._point, self._before = _Point(chosen, 1), chosen
+        self._point, self._before = _Point(chosen, first, under_way), told[-1][0] if told else chosen
 
     def _go_on(self, step: int) -> Change:
         """Announce the next point, or the best one for good."""

@@ -1,3 +1,4 @@
+import json
 import math
 from typing import Any
 
@@ -99,30 +100,33 @@ def test_a_point_is_announced_ahead_and_steps_before_it_do_not_count() -> None:
 
 
 @pytest.mark.slow
-def test_a_search_that_goes_on_keeps_what_was_measured() -> None:
-    tuner = StaticSearch(FIRST, QUICK)
-    drive(tuner, [RATE] * 16)
-    assert 1 < len(tuner.measured) < 6
-    again = StaticSearch(FIRST, QUICK)
-    again.load_state(tuner.state())
-    assert again.measured == tuner.measured
-    drive(again, [RATE] * 60, first=17)
+@settings(max_examples=examples(20))
+@given(st.integers(0, 40))
+def test_a_search_goes_on_from_its_state_as_if_nothing_had_happened(steps: int) -> None:
+    tuner, again = StaticSearch(FIRST, QUICK), StaticSearch(FIRST, QUICK)
+    drive(tuner, [RATE] * steps)
+    again.load_state(json.loads(json.dumps(tuner.state())))
+    ends = [drive(each, [RATE] * 40, first=steps + 1) for each in (tuner, again)]
+    assert ends[0] == ends[1]
     assert again.finished
-    assert again.measured[: len(tuner.measured)] == tuner.measured
-    finished = StaticSearch(FIRST, QUICK)
-    finished.load_state(again.state())
-    assert finished.finished
-    assert finished.sending(1) == again.sending(10**6)
-    unborn = StaticSearch(FIRST, QUICK)
-    unborn.load_state(StaticSearch(FIRST, QUICK).state())
-    assert unborn.sending(1) == FIRST
+    assert again.measured == tuner.measured
+
+
+def test_a_state_of_the_release_before_has_no_point_under_way() -> None:
+    tuner = StaticSearch(FIRST, QUICK)
+    tuner.load_state({"points": [[1024, 2048, 1.0]], "finished": False})
+    assert tuner.measured == ((TransferSettings("priority", 1024, 2048), 1.0),)
+    assert tuner.sending(1) == tuner.sending(100)
 
 
 @pytest.mark.parametrize(
     "state",
     [{}, {"points": 3, "finished": False}, {"points": [[1, 2]], "finished": False},
      {"points": [[0, 1, 1.0]], "finished": False}, {"points": [], "finished": True},
-     {"points": [[1024, 1024, -1.0]], "finished": False}, {"points": [[1024, 1024, 1.0]] * 7, "finished": False}],
+     {"points": [[1024, 1024, -1.0]], "finished": False}, {"points": [[1024, 1024, 1.0]] * 7, "finished": False},
+     {"points": [], "finished": False, "seconds": [1.0, 1.0]}, {"points": [], "finished": False, "seconds": [math.nan]},
+     {"points": [], "finished": False, "first": 0}, {"points": [], "finished": False, "seconds": 1.0},
+     {"points": [[1024, 1024, 1.0]], "finished": False, "warm": False}],
 )  # fmt: skip
 def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
     tuner = StaticSearch(FIRST, QUICK)
