@@ -71,7 +71,7 @@ class Detector:
     Attributes:
         level: log of believed seconds over the table's; 0 is as fast as the table.
         noise: standard deviation of a residual.
-        agreed: devices that have been as slow as believed since they have their batch.
+        agreed: devices that have been as slow as believed, or slower as well as faster, since they have their batch.
     """
 
     def __init__(self, shape: tuple[int, ...], threshold: float, window: int) -> None:
@@ -120,7 +120,7 @@ class Detector:
     def observe(self, log_ratio: Floats) -> SpeedChanges:
         """Take log(observed / the table's seconds) of one step; NaN, for nothing observed, changes nothing."""
         here = np.isfinite(log_ratio)
-        seen = here & ~self._skipped
+        seen, run = here & ~self._skipped, self._large.length
         self._skipped &= ~here
         residual = np.where(seen, log_ratio, self.level) - self.level
         limit = self.thresholds
@@ -133,7 +133,7 @@ class Detector:
         self._learn_noise(residual, seen, np.abs(self._large.length) <= 1)
         moved = self._average(residual, inside)
         jumped: Flags = large | small
-        self.agreed |= inside | jumped
+        self.agreed |= inside | jumped | (run * self._large.length < 0)
         if jumped.any():
             self._set(
                 np.where(large, self._large.mean(limit), self._small.mean(small_limit)),

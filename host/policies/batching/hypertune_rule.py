@@ -23,7 +23,7 @@ from host.policies.batching.detector import Detector, Flags
 from host.policies.batching.forecast import RECHECK_STEPS, Drifts, Durations
 from host.policies.batching.retune_budget import CLEAR, LAST, MOST
 from host.policies.batching.retune_rules import RetuneRules
-from host.policies.batching.slowed_devices import EARLY_STEPS, FIRST_WAIT_STEPS, SlowedDevice, SlowedDevices, fit_levels
+from host.policies.batching.slowed_devices import EARLY_STEPS, SlowedDevice, SlowedDevices, fit_levels
 
 # Seconds of every device's batches, and what they are multiplied by.
 Pace = tuple[Allocator, Floats]
@@ -141,8 +141,7 @@ class Retuner:
         self.dirty |= changed | over
         slower: Flags = np.any(self.detector.level - before > CLEAR[0], axis=1)
         due = self._due(np.any(changed, axis=1), slower, step) | over.any(axis=1)
-        decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
-        return [decision for decision in decided if decision is not None]
+        return [made for row in np.flatnonzero(due) if (made := self._decide(int(row), step)) is not None]
 
     def leave(self, which: Flags) -> None:
         """Take devices away, (rows, devices); where only parked ones are left they get their first batches again."""
@@ -174,8 +173,10 @@ class Retuner:
 
     def dump(self) -> dict[str, Any]:
         """Return what has been learnt of the first array, in JSON's types."""
-        own = {name: array[0].tolist() for name, array in self._arrays()}
-        return own | {"detector": self.detector.state(), "disturbances": self._disturbances.dump()}
+        return {name: array[0].tolist() for name, array in self._arrays()} | {
+            "detector": self.detector.state(),
+            "disturbances": self._disturbances.dump(),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `dump` returned."""
@@ -226,30 +227,28 @@ class Retuner:
         return np.asarray((self.detector.level != 0) | self._disturbances.hidden(self.detector.level))
 
     def _early(self, step: int) -> Flags:
-        """Return of which devices what is seen comes from the batch that they have got."""
-        early = np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
-        return np.asarray((step - self._disturbances.changed_at <= early) & (self._disturbances.changed_at > 0))
+        """Return of which devices what is seen comes from the batch that they have got: it is another than before."""
+        changed_at = self._disturbances.changed_at
+        early = step - changed_at <= np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
+        for where, each in self._disturbances.known.items():
+            early[where] &= not each.is_comparable(
+                self.allocator.tables[where[1]].step_seconds, int(self.batches[where])
+            )
+        return np.asarray(early & (changed_at > 0))
 
     def _follow(self, jumped: Flags, early: Flags, step: int) -> Flags:
         """See which disturbances are others or over, and which may be; return of which devices to think for that."""
-        news = np.zeros(jumped.shape, dtype=np.bool_)
+        news, changed_at = np.zeros(jumped.shape, dtype=np.bool_), self._disturbances.changed_at
         for where, each in list(self._disturbances.known.items()):
-            since, present = step - int(self._disturbances.changed_at[where]), max(1, int(self.batches[where]))
             if jumped[where] and each.trial:  # it is not over
                 each.put_off(step)
                 self._disturbances.budget.grant(where[0])
-            elif jumped[where] and not (
-                early[where]
-                and (
-                    each.wait > FIRST_WAIT_STEPS
-                    or not each.saw_near(self.allocator.tables[where[1]].step_seconds, present)
-                )
-            ):
+            elif jumped[where] and not early[where]:
                 del self._disturbances.known[where]
             elif each.trial and self.batches[where] != each.trial:  # that did not pay
                 each.put_off(step, 1)
             elif each.trial:
-                if since > self._rules.window and not self.detector.deviating[where]:  # it is over
+                if step > changed_at[where] + self._rules.window and not self.detector.deviating[where]:  # it is over
                     del self._disturbances.known[where]
                     news[where] = True
             elif self.detector.level[where] == 0 and step >= each.due:
@@ -301,7 +300,7 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        back = self._disturbances.budget.faster[row] & (present == 0) & (batches > 0)
+        back = self._disturbances.budget.faster[row] & (batches > present)
         stays_off = self._off()[row] & ~back & ((batches < present) | (batches != self._initial))
         least = self._disturbances.budget.least_gain(
             row,
@@ -340,8 +339,9 @@ class Retuner:
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
-                unharmed = each.trial or abs(levels[new - 1]) < SNAP
-                self.detector.believe((row, device), 0.0 if unharmed else float(levels[new - 1]))
+                self.detector.believe(
+                    (row, device), 0.0 if each.trial or abs(levels[new - 1]) < SNAP else float(levels[new - 1])
+                )
                 each.due = each.due and step + each.wait
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches
@@ -349,8 +349,7 @@ class Retuner:
     def _choose(self, row: int, allocator: Allocator, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         if not (alive := self.alive[row]).any():
-            present: Batches = self.batches[row]
-            return present
+            return np.asarray(self.batches[row])
         caps, largest = np.where(alive, self._initial, 0), np.where(alive, self._largest, 0)
         safely, safe = self._pace(row, self._quantiles, self._drifts.lead[row])
         plan = safely.fill(self._target, safe, caps)
@@ -385,8 +384,8 @@ class Retuner:
 
         A record too many makes everyone wait, one too few costs the device's share h of it: the newsvendor's problem.
         """
-        shares = self._initial / max(1, int(self._initial.sum()))
-        return np.array([NormalDist().inv_cdf(min(max(0.5, 1 - share), 0.999)) for share in shares.tolist()])
+        others = 1 - self._initial / max(1, int(self._initial.sum()))
+        return np.array([NormalDist().inv_cdf(other) for other in np.clip(others, 0.5, 0.999)])
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""

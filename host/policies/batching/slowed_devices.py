@@ -55,9 +55,17 @@ class SlowedDevice:
         """Return the batches that were seen off their table by `least`, a log, or more."""
         return [batch for batch, (level, _) in self.seen.items() if level >= least]
 
-    def saw_near(self, table: Floats, batch: int) -> bool:
-        """Return whether a batch was seen that is so near this one that they can say nothing of a slope."""
-        return any(abs(np.log(table[batch - 1] / table[other - 1])) < APART for other in self.seen)
+    def is_comparable(self, table: Floats, batch: int) -> bool:
+        """Return whether a batch was seen that is so near this one that they can say nothing of a slope.
+
+        Never while it is tried whether the disturbance is over, nor after a try that failed.
+        """
+        present = table[max(1, batch) - 1]
+        return (
+            not self.trial
+            and self.wait <= FIRST_WAIT_STEPS
+            and any(abs(np.log(present / table[other - 1])) < APART for other in self.seen)
+        )
 
     def put_off(self, step: int, factor: int = LONGER) -> None:
         """Have the next try later, after a wait that is `factor` times as long."""

@@ -176,6 +176,13 @@ def test_a_device_agrees_again_once_it_was_seen_with_its_batch() -> None:
     assert detector.agreed[0]
 
 
+@pytest.mark.parametrize(("then", "agrees"), [(0.5, True), (1.9, False)])
+def test_who_is_slower_than_believed_and_then_faster_has_changed_since_its_batch(then: float, agrees: bool) -> None:
+    detector = Detector((1,), THRESHOLD, WINDOW)
+    run(detector, np.array([1.4, then]))
+    assert detector.agreed[0] == agrees
+
+
 @given(st.lists(st.sampled_from([1.0, 1.05, 1.5, 0.7, float("nan")]), max_size=40), st.integers(0, 40))
 def test_its_state_goes_through_json(ratios: list[float], where: int) -> None:
     plain, stopped = Detector((2,), THRESHOLD, WINDOW), Detector((2,), THRESHOLD, WINDOW)

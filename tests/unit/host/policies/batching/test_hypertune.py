@@ -21,6 +21,8 @@ HOST = SpeedTable("host", (0.1 + 0.5 * BATCHES) / 10)
 NAMES = ["csd-01", "csd-02", "csd-03", "csd-04", "host"]
 PLAN = np.array([32, 32, 32, 32, 321])
 STEPS = 1000
+# Seconds per record of a drive, of a slower one and of a host, with which 117, 32 and 1873 take as long.
+RATES = {"drive": 0.1, "other": 11.7 / 32, "host": 11.7 / 1873}
 
 
 class Array:
@@ -119,6 +121,23 @@ def test_several_at_once_come_near_the_best_and_return(losses: list[float], seed
     array.slowdowns = np.ones(5)
     array.run(200)
     assert (array.tuner.batches >= PLAN * 0.97 - 1).all()
+
+
+def test_what_is_seen_after_a_correction_is_the_devices_own_and_not_that_of_its_batch() -> None:
+    """Ratios of a virtual newport beside gzip, which ends in the step in which a record or two are corrected."""
+    slowdowns = [1.1, 1.05, 1.04, 1.04, 2.0, 2.16, 2.14, 2.02, 1.98, 2.27, 2.01, 1.1, *[1.065] * 6]
+    drive, other, host = (SpeedTable(name, 0.03 + rate * np.arange(1.0, 2001.0)) for name, rate in RATES.items())
+    tuner = HyperTune([drive, other, host], np.array([117, 32, 1873]), total_steps=72)
+    retunes = []
+    for step, slowdown in enumerate(slowdowns, 1):
+        seconds = [table.seconds(int(batch)) for table, batch in zip((drive, other, host), tuner.batches, strict=True)]
+        retune = tuner.observe(step, np.array(seconds) * (slowdown, 1.033 if step > 1 else 1.3, 1.0))
+        retunes += [(step, int(retune.batches[0]))] if retune else []
+    (_, slowed), (step, corrected), (again, back) = retunes
+    assert step == 11
+    assert abs(corrected - slowed) < 5
+    assert again == 15  # the first step after a retune is passed over, three are a change
+    assert back >= 100
 
 
 def test_all_slowed_alike_keep_their_batches() -> None:
