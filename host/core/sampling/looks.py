@@ -15,9 +15,10 @@ from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples, fit
 # later.
 LOOK_STEPS = 4
 # A look is at as many records as take so many seconds, in which a task that competes has its turn, too: whole steps of
-# them, by which the machine gets older as it does by others, or forward passes where one record takes longer. Where it
-# fails, for batch normalisation wants more than one value, it has so many, and then all.
-_LOOK_SECONDS, _MORE_RECORDS = 0.008, 3
+# them, by which the machine gets older as it does by others, or forward passes where one record takes longer. A step of
+# no records would take `_STEP_SECONDS`. Where it fails, for batch normalisation wants more than one value, it has so
+# many, and then all.
+_LOOK_SECONDS, _STEP_SECONDS, _MORE_RECORDS = 0.008, 0.005, 3
 # Looks that must have been taken before one tells of a change.
 _KNOWN = 2
 
@@ -57,9 +58,11 @@ class Looks:
         The records of whole steps are odd, for those of batches, whose first ones are slower, are mostly even.
         """
         whole = seconds.total <= _LOOK_SECONDS * stratum.records
-        share = _LOOK_SECONDS / max(seconds.total if whole else seconds.forward, _LOOK_SECONDS)
-        records = min(stratum.records, math.ceil(share * stratum.records) | whole)
-        return self._chosen.setdefault(stratum.size, LookKind(records, "whole" if whole else "forward"))
+        fixed, part = (_STEP_SECONDS, seconds.total) if whole else (0.0, seconds.forward)
+        least = (_LOOK_SECONDS - fixed) / max(part - fixed, _LOOK_SECONDS - fixed) * stratum.records
+        return self._chosen.setdefault(
+            stratum.size, LookKind(min(stratum.records, math.ceil(least) | whole), "whole" if whole else "forward")
+        )
 
     def take_more(self, stratum: Stratum) -> None:
         """Look at more records of steps of this size from now on: so few cannot be computed."""
