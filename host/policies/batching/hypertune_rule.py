@@ -300,8 +300,10 @@ class Retuner:
         now, then = lenient.rate(present, doubted), allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        back = self._disturbances.budget.faster[row] & (batches > present)
-        stays_off = self._off()[row] & ~back & ((batches < present) | (batches != self._initial))
+        back = self._disturbances.budget.faster[row] & ((present == 0) | (self.detector.level[row] < CLEAR[0]))
+        stays_off = (
+            self._off()[row] & ~(back & (batches > present)) & ((batches < present) | (batches != self._initial))
+        )
         least = self._disturbances.budget.least_gain(
             row,
             which := batches != present,

@@ -140,6 +140,17 @@ def test_what_is_seen_after_a_correction_is_the_devices_own_and_not_that_of_its_
     assert back >= 100
 
 
+def test_who_is_less_slow_than_before_but_still_slow_gets_no_few_records_back() -> None:
+    tables = [SpeedTable(name, 0.5 + rate * np.arange(1.0, 701.0)) for name, rate in (("drive", 0.1), ("host", 0.004))]
+    tuner, retunes = HyperTune(tables, np.array([30, 635]), total_steps=1000), []
+    for step, slowdown in enumerate([1.0] * 10 + [2.9] * 20 + [2.3] * 30, 1):
+        seconds = [table.seconds(int(batch)) for table, batch in zip(tables, tuner.batches, strict=True)]
+        retune = tuner.observe(step, np.array(seconds) * (slowdown, 1.0))
+        retunes += [step] if retune else []
+    assert retunes == [13]
+    assert 0 < tuner.batches[0] < 12
+
+
 def test_all_slowed_alike_keep_their_batches() -> None:
     array = Array(0.005)
     array.slowdowns = np.full(5, 2.0)
