@@ -113,7 +113,7 @@ class Engine(Protocol):
         return None
 
     def prepare(self, progress: Progress) -> None:
-        """Make what all devices share, such as image and template; nothing runs afterwards.
+        """Make what all devices share, such as image and template; no device runs afterwards.
 
         Raises:
             EnvironmentUnfit: this machine cannot run the engine.

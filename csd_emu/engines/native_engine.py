@@ -78,9 +78,11 @@ class NativeEngine(Engine):
         return Surroundings("wall", self._shaper.dial_address, self._shaper.listen_address)
 
     def prepare(self, progress: Progress) -> None:
-        """Make the shaped link, if there is one; nothing else is shared."""
+        """Make the shaped link, if there is one, and start the launcher, which imports for seconds; `close` ends it."""
         if self._shaper is not None:
             self._shaper.open()
+        with self._turn:
+            self._ready_launcher()
 
     def shape(self, shape: Shape) -> None:
         """Change the shape of a link that is shaped.
@@ -108,31 +110,18 @@ class NativeEngine(Engine):
         return Handle(plan, str(pid))
 
     def _launch(self, plan: DevicePlan) -> int:
-        """Return the number of a new process; of its launcher's own messages the first device has those."""
-        if self._launcher is not None and self._launcher.poll() is not None:
-            self._end_launcher()
-        if self._launcher is None:
-            command = _LAUNCHER if self._shaper is None else self._shaper.command(_LAUNCHER)
-            with open(plan.console, "ab") as console:
-                self._launcher = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=console,
-                    start_new_session=True,
-                    env=_ENVIRONMENT | os.environ,
-                )
-        assert self._launcher.stdin is not None
-        assert self._launcher.stdout is not None
+        """Return the number of a new process."""
+        launcher = self._ready_launcher()
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
         with contextlib.suppress(OSError):
-            self._launcher.stdin.write(json.dumps(str(plan.folder)).encode() + b"\n")
-            self._launcher.stdin.flush()
-        answers = select.select([self._launcher.stdout], [], [], _LAUNCH_SECONDS)[0]
-        said = self._launcher.stdout.readline().decode() if answers else ""
-        if not said:
-            self._end_launcher()
+            launcher.stdin.write(json.dumps(str(plan.folder)).encode() + b"\n")
+            launcher.stdin.flush()
+        answers = select.select([launcher.stdout], [], [], _LAUNCH_SECONDS)[0]
+        if not (said := launcher.stdout.readline().decode() if answers else ""):
             raise DeviceError(
-                f"{plan.device.name}: the launcher of native drives has ended, or does not answer; see {plan.console}"
+                f"{plan.device.name}: the launcher of native drives has ended, or does not answer: "
+                f"{self._end_launcher() or 'it said nothing'}"
             )
         if not said.strip().isdecimal():
             raise DeviceError(f"{plan.device.name}: no process can be started for it: {said.strip()}")
@@ -142,15 +131,27 @@ class NativeEngine(Engine):
                 return process.pid
         raise DeviceError(f"{plan.device.name}: its process ended at once; see {plan.console}")
 
-    def _end_launcher(self) -> None:
+    def _ready_launcher(self) -> subprocess.Popen[bytes]:
+        """Return the launcher, another one if it has ended."""
+        if self._launcher is None or self._launcher.poll() is not None:
+            self._end_launcher()
+            self._launcher = subprocess.Popen(
+                _LAUNCHER if self._shaper is None else self._shaper.command(_LAUNCHER),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=_ENVIRONMENT | os.environ,
+            )
+        return self._launcher
+
+    def _end_launcher(self) -> str:
+        """End the launcher, whose drives go on; return what it has said to people."""
         launcher, self._launcher = self._launcher, None
         if launcher is None:
-            return
-        try:
-            launcher.communicate(timeout=_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            launcher.kill()
-            launcher.communicate()
+            return ""
+        launcher.kill()
+        return launcher.communicate()[1].decode(errors="replace").strip()
 
     def find(self, plan: DevicePlan) -> Handle | None:
         """Return the process that serves the plan's folder."""

@@ -207,12 +207,17 @@ class _Run:
                 clear_array(self._engine, request.config.name, folder)
 
     async def _beside_machines(self, run: Coroutine[Any, Any, Summary]) -> Summary:
-        """Return what a run returns beside which there are the machines that count steps, if it has any."""
+        """Return what a run returns beside which there are machines that count steps, if any, and write its report.
+
+        They end beside that, for a machine's end takes a second.
+        """
         threading.Thread(target=_import_ahead, args=(self._request,)).start()
         async with contextlib.AsyncExitStack() as box:
             for machine in self._machines:
                 await box.enter_async_context(machine)
-            return await run
+            summary, reporting = await run, asyncio.create_task(asyncio.to_thread(self.report))
+        await reporting
+        return summary
 
     async def _on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
         """Train on devices that stay up afterwards; those that no longer run count as lost."""
