@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.step_frames import Timing
-from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples, fits
+from host.core.sampling.strata import STAGES, Size, Stratum, StratumSamples, fits, other_levels
 
 # In a synchronous run a look is taken every so many steps, the drives taking turns, and its seconds are known a step
 # later.
@@ -58,17 +58,25 @@ class Looks:
         The records of whole steps are odd, for those of batches, whose first ones are slower, are mostly even.
         """
         whole = seconds.total <= _LOOK_SECONDS * stratum.records
-        fixed, part = (_STEP_SECONDS, seconds.total) if whole else (0.0, seconds.forward)
-        least = (_LOOK_SECONDS - fixed) / max(part - fixed, _LOOK_SECONDS - fixed) * stratum.records
+        task, part = (
+            (_LOOK_SECONDS - _STEP_SECONDS, seconds.total - _STEP_SECONDS)
+            if whole
+            else (_LOOK_SECONDS, seconds.forward)
+        )
         return self._chosen.setdefault(
-            stratum.size, LookKind(min(stratum.records, math.ceil(least) | whole), "whole" if whole else "forward")
+            stratum.size,
+            LookKind(
+                min(stratum.records, math.ceil(stratum.records / max(1.0, part / task)) | whole),
+                "whole" if whole else "forward",
+            ),
         )
 
     def take_more(self, stratum: Stratum) -> None:
         """Look at more records of steps of this size from now on: so few cannot be computed."""
         look = self._chosen[stratum.size]
-        more = stratum.records if look.records >= _MORE_RECORDS else min(_MORE_RECORDS, stratum.records)
-        self._chosen[stratum.size] = look._replace(records=more)
+        self._chosen[stratum.size] = look._replace(
+            records=stratum.records if look.records >= _MORE_RECORDS else min(_MORE_RECORDS, stratum.records)
+        )
 
     def plan(self, stratum: Stratum, counted: StratumSamples, least: int) -> list[LookKind]:
         """Return the looks that are due at a step, or none: then the whole step is counted.
@@ -86,17 +94,23 @@ class Looks:
             return []
         return [look] * max(1, _KNOWN - looks + max(0, len(STAGES) - self.taken[look, stratum.micro_batch]))
 
-    def add(self, stratum: Stratum, seconds: PhaseSeconds, deviation: float, current: bool) -> bool:
+    def add(
+        self, stratum: Stratum, seconds: PhaseSeconds, deviation: float, current: bool, far: Collection[int] = ()
+    ) -> bool:
         """Take note of a look; return whether it does not fit.
 
         Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`);
-        the first ones of a level, of which whole steps have told, are taken as they are.
+        the first ones of a level, of which whole steps have told, are taken as they are, unless they are like those of
+        a level whose whole steps are quite another length (`far`).
         """
         kind = self._chosen[stratum.size], stratum.micro_batch
         self.taken[kind] += 1
         if self.taken[kind] <= len(STAGES) or not current:
             return False
-        if self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds, deviation):
+        if (self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds, deviation)) and not any(
+            level in far and other.holds(seconds, deviation)
+            for level, other in other_levels(self.samples, stratum).items()
+        ):
             self.samples[stratum].add(seconds)
             return False
         return True

@@ -151,7 +151,7 @@ def fits(samples: Mapping[Stratum, StratumSamples], stratum: Stratum, seconds: P
         seconds: of the step.
         deviation: see `StratumSamples.holds`.
     """
-    own, others = samples[stratum], _other_levels(samples, stratum).values()
+    own, others = samples[stratum], other_levels(samples, stratum).values()
     if own.count < 2:
         return not any(other.holds(seconds, deviation) for other in others)
     likely = own.log_density(seconds, deviation) + math.log(_LIKELIER)
@@ -164,14 +164,14 @@ def find_level(
     """Return the likeliest of the other levels of a stratum that hold these steps; a new one if none does."""
     holding = {
         level: math.fsum(other.log_density(each, deviation) for each in steps)
-        for level, other in _other_levels(samples, stratum).items()
+        for level, other in other_levels(samples, stratum).items()
         if all(other.holds(each, deviation) for each in steps)
     }
     new = 1 + max(other.level for other in samples if other.size == stratum.size)
     return max(holding, key=holding.__getitem__, default=new)
 
 
-def _other_levels(samples: Mapping[Stratum, StratumSamples], stratum: Stratum) -> dict[int, StratumSamples]:
+def other_levels(samples: Mapping[Stratum, StratumSamples], stratum: Stratum) -> dict[int, StratumSamples]:
     """Return level -> what was counted of the same kind of steps, of the other levels that are known."""
     return {
         other.level: found

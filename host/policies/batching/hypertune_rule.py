@@ -341,9 +341,8 @@ class Retuner:
                 old, new = (max(1, int(of[device])) for of in (self.batches[row], batches))
                 levels, _ = self._levels(row, device, each)
                 each.see(old, float(estimate[device]), float(error[device]))
-                self.detector.believe(
-                    (row, device), 0.0 if each.trial or abs(levels[new - 1]) < SNAP else float(levels[new - 1])
-                )
+                believed = 0.0 if each.trial or abs(levels[new - 1]) < SNAP else float(levels[new - 1])
+                self.detector.believe((row, device), believed)
                 each.due = each.due and step + each.wait
         self._disturbances.changed_at[row][batches != self.batches[row]] = step
         return batches
