@@ -160,7 +160,7 @@ class StaticSearch:
             finished, warm = bool(state["finished"]), bool(state.get("warm", told))
             # The release before kept nothing of the point that is under way.
             first, under_way = int(state.get("first", 1)), [float(seconds) for seconds in state.get("seconds", ())]
-        except (KeyError, TypeError, ValueError, ConfigurationError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, ConfigurationError) as error:
             raise CheckpointError(f"the state of the communication search cannot be read: {error}") from error
         counted = all(0 < seconds < math.inf for seconds in (*under_way, *(seconds for _, seconds in told)))
         if (

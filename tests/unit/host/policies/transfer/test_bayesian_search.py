@@ -125,7 +125,8 @@ def test_a_state_of_the_release_before_has_no_point_under_way() -> None:
      {"points": [[0, 1, 1.0]], "finished": False}, {"points": [], "finished": True},
      {"points": [[1024, 1024, -1.0]], "finished": False}, {"points": [[1024, 1024, 1.0]] * 7, "finished": False},
      {"points": [], "finished": False, "seconds": [1.0, 1.0]}, {"points": [], "finished": False, "seconds": [math.nan]},
-     {"points": [], "finished": False, "first": 0}, {"points": [], "finished": False, "seconds": 1.0},
+     {"points": [], "finished": False, "first": 0},
+     {"points": [], "finished": False, "first": math.inf}, {"points": [], "finished": False, "seconds": 1.0},
      {"points": [[1024, 1024, 1.0]], "finished": False, "warm": False}],
 )  # fmt: skip
 def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
