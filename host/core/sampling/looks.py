@@ -19,8 +19,9 @@ LOOK_STEPS = 4
 # no records would take `_STEP_SECONDS`. Where it fails, for batch normalisation wants more than one value, it has so
 # many, and then all.
 _LOOK_SECONDS, _STEP_SECONDS, _MORE_RECORDS = 0.008, 0.005, 3
-# Looks that must have been taken before one tells of a change.
-_KNOWN = 2
+# Looks that must have been taken before one tells of a change, unless it is off those of a level whose whole steps are
+# quite another length by this factor at most.
+_KNOWN, _NEAR = 2, 1.2
 
 
 class LookKind(NamedTuple):
@@ -107,9 +108,13 @@ class Looks:
         self.taken[kind] += 1
         if self.taken[kind] <= len(STAGES) or not current:
             return False
-        if (self.samples[stratum].count < _KNOWN or fits(self.samples, stratum, seconds, deviation)) and not any(
-            level in far and other.holds(seconds, deviation)
-            for level, other in other_levels(self.samples, stratum).items()
+        if (
+            fits(self.samples, stratum, seconds, deviation)
+            if self.samples[stratum].count >= _KNOWN
+            else not any(
+                level in far and other.mean.total / _NEAR < seconds.total < other.mean.total * _NEAR
+                for level, other in other_levels(self.samples, stratum).items()
+            )
         ):
             self.samples[stratum].add(seconds)
             return False

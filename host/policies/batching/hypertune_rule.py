@@ -231,7 +231,7 @@ class Retuner:
         changed_at = self._disturbances.changed_at
         early = step - changed_at <= np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
         for where, each in self._disturbances.known.items():
-            early[where] &= not each.is_comparable(
+            early[where] = early[where] and not each.is_comparable(
                 self.allocator.tables[where[1]].step_seconds, int(self.batches[where])
             )
         return np.asarray(early & (changed_at > 0))

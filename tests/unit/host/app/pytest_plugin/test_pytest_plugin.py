@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.engines import NativeEngine
 from csd_emu.util.paths import Paths
 from csd_emu.util.qemu_tools import find_qemu
 from firmware_agent.common.errors import ConfigurationError, CsdError, DeviceError, DeviceLost, EnvironmentUnfit
@@ -134,7 +135,10 @@ def no_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_qemu")
 @pytest.mark.parametrize("keys", [{"clock": "sampled"}, {"clock": "sampled", "engine": "native"}])
-def test_drives_whose_steps_nobody_can_count_are_no_array(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_drives_whose_steps_nobody_can_count_are_no_array(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NativeEngine, "prepare", lambda self, progress: None)  # it starts a process
     answers = io.BytesIO()
     keeper = Keeper("lab", Paths(tmp_path, tmp_path, tmp_path), answers)
     message = {"number": 1, "do": "open", "keys": keys | {"devices": [{"profile": "newport"}]}, "folder": str(tmp_path)}

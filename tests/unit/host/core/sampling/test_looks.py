@@ -148,16 +148,18 @@ def test_a_rounds_first_step_says_enough_once_steady_ones_are_known(steady_steps
     assert not sampled.is_sure(first.steady)
 
 
-@given(st.floats(1.6, 5.0), st.integers(0, 4))
-def test_a_look_that_a_far_level_holds_is_of_that_one_though_it_is_among_the_first(factor: float, known: int) -> None:
+@given(st.floats(1.6, 5.0), st.integers(0, 1), st.integers(2, 6))
+def test_a_first_look_that_is_like_those_of_a_far_level_is_doubted_and_no_other(
+    factor: float, known: int, few: int
+) -> None:
     sampled, size = SampledSteps(), (8, 8)
     begun = sampled.begin_step("a", 8, 8, 0)._replace(stage=STEADY)
     for level, whole in ((0, 1.0), (1, factor)):
         sampled._devices["a"].levels[size] = level
         sampled.strata[begun._replace(level=level)] = samples_of(*[whole] * 3)
     sampled.looks.choose(begun, PhaseSeconds(forward=1.0))
-    for _ in range(len(STAGES) + 6):
-        sampled.looks.add(begun._replace(level=0), PhaseSeconds(forward=0.3), 0.0, current=True)
+    for number in range(len(STAGES) + few):
+        sampled.looks.add(begun._replace(level=0), PhaseSeconds(forward=0.31 if number % 2 else 0.29), 0.0, True)
     there = begun._replace(level=1)
     for number in range(known):
         sampled.count_look("a", there, PhaseSeconds(forward=0.3 * factor * (1.1 if number % 2 else 0.9)))
