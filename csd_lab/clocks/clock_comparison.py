@@ -222,7 +222,7 @@ def compare_seconds(
             of=name,
             counted_seconds=one,
             sampled_seconds=two,
-            interval_seconds=sampling.error_of(name) * two,
+            interval_seconds=sampling.drives.get(name, sampling).error * two,
             equal_work_error=equal_work_error(name, one, two),
             counted_band=bands[0].get(name),
             sampled_band=bands[1].get(name),

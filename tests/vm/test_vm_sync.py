@@ -119,11 +119,9 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
     assert all(BEGIN < correction["step"] < END + 3 for correction in corrections)
     print(f"from step {down['step']}: {down['before']} to {down['after']}; back from step {up['step']}")
     assert BEGIN + 3 <= down["step"] <= BEGIN + 5
-    if up["step"] < END + 3:
-        pytest.xfail("after a correction a return that would mend the other drive's batch too is refused, and is none")
-    assert up["step"] <= END + 6  # the step after a correction is passed over
+    assert END + 2 <= up["step"] <= END + 5  # gzip's last step may count; the step after a correction is passed over
     assert 0.4 < down["after"][SLOWED] / down["before"][SLOWED] < 0.6
-    assert up["after"][SLOWED] == pytest.approx(down["before"][SLOWED], rel=0.1)
+    assert up["after"][SLOWED] * after == pytest.approx(down["before"][SLOWED], rel=0.1)
 
     for part in record["devices"]:
         counted = part["device"] in PROFILES
@@ -140,7 +138,7 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
 
 @pytest.mark.long
 def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(workshop: VmWorkshop) -> None:
-    """It is seen, and seen to be over, in the same steps.
+    """It is seen in the same step, and seen to be over in the same or the next: one after a correction is passed over.
 
     gzip and trainer take turns, so what a step of the slowed drive costs varies by some per cent: its batch does too,
     and may be corrected once more in between.
@@ -152,7 +150,7 @@ def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(worksh
     print(first["retunes"], second["retunes"], sep="\n")
     for end in (0, -1):
         one, other = first["retunes"][end], second["retunes"][end]
-        assert one["step"] == other["step"]
+        assert abs(one["step"] - other["step"]) <= (end == -1)
         assert one["after"][SLOWED] == pytest.approx(other["after"][SLOWED], rel=0.1)
     for retune in (*first["retunes"], *second["retunes"]):
         check_others(retune)

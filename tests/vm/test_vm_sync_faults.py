@@ -14,13 +14,15 @@ from tests.vm.conftest import NAME, ROUND_SECONDS, VmWorkshop, standing_array
 pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
 NODES = ("csd-00", "csd-01", "host")
+# An epoch is two steps of similar size, for small ones take a fifth longer than the table says.
+SLOW_BATCH = 44
 JOB: dict[str, Any] = {
     "model": "digits_cnn",
     "data": {"source": "digits", "private": 0.02},
     "mode": "sync",
     "tuner": "hypertune",
     "rounds": 500,
-    "sync": {"round_steps": 2, "tuning": {"slow_batch": 64}},
+    "sync": {"round_steps": 2, "tuning": {"slow_batch": SLOW_BATCH}},
 }
 
 
@@ -81,12 +83,10 @@ def test_a_machine_that_is_killed_in_a_step_costs_no_more_and_gets_work_again_wh
 
     # It comes back with other work beside the trainer: HyperTune sees it, and sees it go.
     assert run.injected("csd-01", "slow", "--weight", "100") == "slow: a competing task of weight 100"
-    slowed = wait_for_retune(run, "csd-01", lambda before, after: 0 < after < before)
-    assert slowed["after"]["csd-01"] < 0.6 * slowed["before"]["csd-01"]
+    # Its first steps are slower, too, and may be corrected for.
+    slowed = wait_for_retune(run, "csd-01", lambda _, after: 0 < after < 0.6 * SLOW_BATCH)
     assert run.injected("csd-01", "slow", "--weight", "0") == "slow: the competing task has ended"
-    again = wait_for_retune(run, "csd-01", lambda before, after: after > before)
-    # An epoch's last batch, of some 14 records, takes a fifth longer than the table says: it does not get all back.
-    assert again["after"]["csd-01"] > 0.7 * slowed["before"]["csd-01"]
+    wait_for_retune(run, "csd-01", lambda _, after: after > 0.8 * SLOW_BATCH)
     run.interrupt()
 
     rounds = array.rounds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -19,9 +19,8 @@ LOOK_STEPS = 4
 # no records would take `_STEP_SECONDS`. Where it fails, for batch normalisation wants more than one value, it has so
 # many, and then all.
 _LOOK_SECONDS, _STEP_SECONDS, _MORE_RECORDS = 0.008, 0.005, 3
-# Looks that must have been taken before one tells of a change, unless it is off those of a level whose whole steps are
-# quite another length by this factor at most.
-_KNOWN, _NEAR = 2, 1.2
+# Looks that must have been taken before one tells of a change, unless it is like those of another level.
+_KNOWN = 2
 
 
 class LookKind(NamedTuple):
@@ -59,17 +58,10 @@ class Looks:
         The records of whole steps are odd, for those of batches, whose first ones are slower, are mostly even.
         """
         whole = seconds.total <= _LOOK_SECONDS * stratum.records
-        task, part = (
-            (_LOOK_SECONDS - _STEP_SECONDS, seconds.total - _STEP_SECONDS)
-            if whole
-            else (_LOOK_SECONDS, seconds.forward)
-        )
+        fixed, part = (_STEP_SECONDS, seconds.total) if whole else (0.0, seconds.forward)
+        records = math.ceil(stratum.records / max(1.0, (part - fixed) / (_LOOK_SECONDS - fixed))) | whole
         return self._chosen.setdefault(
-            stratum.size,
-            LookKind(
-                min(stratum.records, math.ceil(stratum.records / max(1.0, part / task)) | whole),
-                "whole" if whole else "forward",
-            ),
+            stratum.size, LookKind(min(stratum.records, records), "whole" if whole else "forward")
         )
 
     def take_more(self, stratum: Stratum) -> None:
@@ -96,13 +88,18 @@ class Looks:
         return [look] * max(1, _KNOWN - looks + max(0, len(STAGES) - self.taken[look, stratum.micro_batch]))
 
     def add(
-        self, stratum: Stratum, seconds: PhaseSeconds, deviation: float, current: bool, far: Collection[int] = ()
+        self,
+        stratum: Stratum,
+        seconds: PhaseSeconds,
+        deviation: float,
+        current: bool,
+        counted: Mapping[Stratum, StratumSamples],
     ) -> bool:
         """Take note of a look; return whether it does not fit.
 
         Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`);
         the first ones of a level, of which whole steps have told, are taken as they are, unless they are like those of
-        a level whose whole steps are quite another length (`far`).
+        a level whose whole steps, of those `counted`, are quite another length.
         """
         kind = self._chosen[stratum.size], stratum.micro_batch
         self.taken[kind] += 1
@@ -112,7 +109,7 @@ class Looks:
             fits(self.samples, stratum, seconds, deviation)
             if self.samples[stratum].count >= _KNOWN
             else not any(
-                level in far and other.mean.total / _NEAR < seconds.total < other.mean.total * _NEAR
+                other.is_near(seconds) and not counted[stratum._replace(level=level)].is_near(counted[stratum].mean)
                 for level, other in other_levels(self.samples, stratum).items()
             )
         ):

@@ -32,7 +32,6 @@ from host.core.sampling.strata import (
     StratumSamples,
     find_level,
     fits,
-    other_levels,
     phase_values,
 )
 from host.core.sampling.stratum_record import list_strata
@@ -43,8 +42,8 @@ from host.core.sampling.stratum_record import list_strata
 # error of its own, by which tuners go, so small a part of it. Never more than the mean stands for.
 LEAST_STEPS, _KNOWN_STEPS, _SMALL, MOST_STEPS, _ENOUGH, _OWN_ENOUGH = 2, 6, 0.03, 20, 0.007, 0.03
 # Steps of a stratum from which on it is known whether they are irregular; of those that begin rounds one in so many has
-# a steady one behind it; levels whose steps differ by this factor are told apart by their looks, too.
-_SURE_STEPS, _CHECK_ROUNDS, _FAR = 8, 7, 1.5
+# a steady one behind it.
+_SURE_STEPS, _CHECK_ROUNDS = 8, 7
 # Half widths of 95 % intervals of what one machine's steps say of another's: of all, for a machine takes fewer steps
 # than the drives, and its first dozens are slower; of what a machine's first step of all takes longer than its second,
 # which differs from machine to machine by a third (standard deviation); and of what other first steps take longer than
@@ -255,12 +254,7 @@ class SampledSteps:
 
     def count_look(self, device: str, stratum: Stratum, seconds: PhaseSeconds) -> None:
         """Take note of a look at a device's steady step; if it does not fit, a whole step is counted soon."""
-        far = [
-            level
-            for level, other in other_levels(self.strata, stratum).items()
-            if not other.mean.total / _FAR < self.strata[stratum].mean.total < other.mean.total * _FAR
-        ]
-        if self.looks.add(stratum, seconds, self.deviation(stratum), stratum == self.now(device, stratum), far):
+        if self.looks.add(stratum, seconds, self.deviation(stratum), stratum == self.now(device, stratum), self.strata):
             self._devices[device].doubted.setdefault(stratum, None)
 
     def next_suspect(self, devices: Collection[str]) -> str | None:

@@ -51,10 +51,6 @@ class SamplingRecord(msgspec.Struct, frozen=True, kw_only=True):
     strata: list[StratumRecord] = msgspec.field(default_factory=list)
     drives: dict[str, DriveSeconds] = msgspec.field(default_factory=dict)
 
-    def error_of(self, drive: str) -> float:
-        """Return a drive's own error; of others, such as the whole array, the record's."""
-        return self.drives[drive].error if drive in self.drives else self.error
-
     @property
     def text(self) -> str:
         """The same for people; of drives whose seconds are missing the first few are named."""

@@ -23,8 +23,8 @@ ROUND_STAGES = ["first of a round", "second of a round"]
 # A step lies outside its stratum if it differs by more than its interval of this level, than so large a part of it, and
 # than an interrupt takes.
 _OUTSIDE, _LEAST_CHANGE, _INTERRUPT_SECONDS = 0.99, 0.015, 0.0003
-# A step is of another level than its own where that is so many times likelier.
-_LIKELIER = 20.0
+# A step is of another level than its own where that is so many times likelier; it is near a mean within this factor.
+_LIKELIER, _NEAR = 20.0, 1.2
 # Standard deviation over the mean that neither interrupts in a machine nor its age account for.
 IRREGULAR = 0.01
 # How many of the later half of a stratum's counted steps speak for it.
@@ -122,6 +122,10 @@ class StratumSamples:
         quantile = float(stdtrit(len(self.later) - 1, (1 + _OUTSIDE) / 2))
         limit = max(_LEAST_CHANGE, quantile * self._spread(deviation)) * self.mean.total
         return abs(seconds.total - self.mean.total) <= max(limit, _INTERRUPT_SECONDS)
+
+    def is_near(self, seconds: PhaseSeconds) -> bool:
+        """Return whether a step is of much the same length as these."""
+        return self.mean.total / _NEAR < seconds.total < self.mean.total * _NEAR
 
     def log_density(self, seconds: PhaseSeconds, deviation: float) -> float:
         """Return the logarithm of the density of a step of this stratum, by a normal distribution, but for a constant.

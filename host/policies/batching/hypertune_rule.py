@@ -134,7 +134,8 @@ class Retuner:
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
         # What was as expected with its batch, and then is clearly not, has changed itself.
-        early = self._early(step) & ~(agreed & changes.jumped & (np.abs(self.detector.level - before) > CLEAR[0]))
+        jump = np.abs(self.detector.level - before)
+        early = self._early(step, jump) & ~(agreed & changes.jumped & (jump > CLEAR[0]))
         self._disturbances.budget.observe(changed, self.detector.level, early, over)
         over |= self._follow(changes.jumped, early, step)
         self._durations.observe(was_off, self._off(), self.alive)
@@ -226,14 +227,12 @@ class Retuner:
         """Return which devices are not as fast as their tables."""
         return np.asarray((self.detector.level != 0) | self._disturbances.hidden(self.detector.level))
 
-    def _early(self, step: int) -> Flags:
+    def _early(self, step: int, jump: Floats) -> Flags:
         """Return of which devices what is seen comes from the batch that they have got: it is another than before."""
-        changed_at = self._disturbances.changed_at
+        changed_at, tables = self._disturbances.changed_at, self.allocator.tables
         early = step - changed_at <= np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
         for where, each in self._disturbances.known.items():
-            early[where] = early[where] and not each.is_comparable(
-                self.allocator.tables[where[1]].step_seconds, int(self.batches[where])
-            )
+            early[where] &= each.may_explain(jump[where], tables[where[1]].step_seconds, int(self.batches[where]))
         return np.asarray(early & (changed_at > 0))
 
     def _follow(self, jumped: Flags, early: Flags, step: int) -> Flags:

@@ -23,7 +23,8 @@ MOST_SEEN = 4
 # the log of the distance from what was seen.
 LEAST_ERROR, DOUBT_BEYOND = 0.02, 0.05
 # Batches whose seconds differ by less, as a log, say nothing of a slope; nor do levels within so many standard errors.
-APART, ALIKE = 0.15, 2.0
+# From one batch to another a level may change by so many times the difference of their seconds, as a log.
+APART, ALIKE, STEEPEST = 0.15, 2.0, 2.0
 
 Seen = tuple[float, float]
 
@@ -55,16 +56,16 @@ class SlowedDevice:
         """Return the batches that were seen off their table by `least`, a log, or more."""
         return [batch for batch, (level, _) in self.seen.items() if level >= least]
 
-    def is_comparable(self, table: Floats, batch: int) -> bool:
-        """Return whether a batch was seen that is so near this one that they can say nothing of a slope.
+    def may_explain(self, jump: float, table: Floats, batch: int) -> bool:
+        """Return whether a jump of the level, a log, may come from a new batch: it is far enough from all seen before.
 
-        Never while it is tried whether the disturbance is over, nor after a try that failed.
+        Always while it is tried whether the disturbance is over, and after a try that failed.
         """
         present = table[max(1, batch) - 1]
         return (
-            not self.trial
-            and self.wait <= FIRST_WAIT_STEPS
-            and any(abs(np.log(present / table[other - 1])) < APART for other in self.seen)
+            self.trial > 0
+            or self.wait > FIRST_WAIT_STEPS
+            or all(abs(np.log(present / table[other - 1])) >= max(APART, jump / STEEPEST) for other in self.seen)
         )
 
     def put_off(self, step: int, factor: int = LONGER) -> None:

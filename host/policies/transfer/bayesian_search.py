@@ -162,9 +162,8 @@ class StaticSearch:
             first, under_way = int(state.get("first", 1)), [float(seconds) for seconds in state.get("seconds", ())]
         except (KeyError, TypeError, ValueError, OverflowError, ConfigurationError) as error:
             raise CheckpointError(f"the state of the communication search cannot be read: {error}") from error
-        counted = all(0 < seconds < math.inf for seconds in (*under_way, *(seconds for _, seconds in told)))
         if (
-            not counted
+            not all(0 < seconds < math.inf for seconds in (*under_way, *(seconds for _, seconds in told)))
             or len(told) > self._rules.points
             or len(under_way) >= self._rules.steps
             or first < 1

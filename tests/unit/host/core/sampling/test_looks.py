@@ -28,6 +28,9 @@ def samples_of(*totals: float) -> StratumSamples:
     return samples
 
 
+COUNTED = {steady(8, level): samples_of(*[1.0 + 0.01 * level] * 3) for level in (0, 1)}
+
+
 @given(st.integers(1, 512), st.floats(1e-4, 10.0), st.floats(0.2, 0.5), st.floats(1e-4, 10.0))
 def test_a_look_is_as_short_as_a_competing_task_allows(
     records: int, seconds: float, forward: float, later: float
@@ -64,7 +67,7 @@ def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> 
     assert look == LookKind(3, "whole")
     if not young:
         for _ in STAGES:
-            assert not looks.add(steady(8), PhaseSeconds(forward=9.0), 0.0, current=True)
+            assert not looks.add(steady(8), PhaseSeconds(forward=9.0), 0.0, current=True, counted=COUNTED)
     for _ in range(steps):
         planned = looks.plan(steady(8), counted, 2)
         if not planned:
@@ -72,7 +75,7 @@ def test_looks_at_whole_steps_come_ever_more_seldom(steps: int, young: bool) -> 
             counted.add(PhaseSeconds(forward=0.02))
         for each in planned:
             assert each == look
-            assert not looks.add(steady(8), PhaseSeconds(forward=0.01), 0.0, current=True)
+            assert not looks.add(steady(8), PhaseSeconds(forward=0.01), 0.0, current=True, counted=COUNTED)
     assert math.log2(1 + steps) - 3 <= whole <= 1 + math.log2(1 + steps)
 
 
@@ -81,7 +84,7 @@ def test_the_first_looks_of_a_level_that_is_close_to_another_are_taken_as_they_a
     looks.choose(steady(8), PhaseSeconds(forward=0.01))
     for level, seconds in ((0, 0.00800), (1, 0.00825)):
         for _ in range(len(STAGES) + 6):
-            assert not looks.add(steady(8, level), PhaseSeconds(forward=seconds), 0.0, current=True)
+            assert not looks.add(steady(8, level), PhaseSeconds(forward=seconds), 0.0, current=True, counted=COUNTED)
         assert looks.samples[steady(8, level)].count >= 6
 
 
@@ -89,11 +92,13 @@ def test_a_look_at_a_level_that_is_left_says_nothing() -> None:
     looks = Looks()
     looks.choose(steady(8), PhaseSeconds(forward=1.0))
     seconds = [1.0] * (len(STAGES) + 4)
-    assert not any(looks.add(steady(8), PhaseSeconds(forward=each), 0.0, current=True) for each in seconds)
-    assert looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True)
-    assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=False)
+    assert not any(
+        looks.add(steady(8), PhaseSeconds(forward=each), 0.0, current=True, counted=COUNTED) for each in seconds
+    )
+    assert looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True, counted=COUNTED)
+    assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=False, counted=COUNTED)
     looks.taken.clear()
-    assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True)
+    assert not looks.add(steady(8), PhaseSeconds(forward=2.0), 0.0, current=True, counted=COUNTED)
 
 
 @given(LEVELS, st.integers(0, 1000))
@@ -159,7 +164,9 @@ def test_a_first_look_that_is_like_those_of_a_far_level_is_doubted_and_no_other(
         sampled.strata[begun._replace(level=level)] = samples_of(*[whole] * 3)
     sampled.looks.choose(begun, PhaseSeconds(forward=1.0))
     for number in range(len(STAGES) + few):
-        sampled.looks.add(begun._replace(level=0), PhaseSeconds(forward=0.31 if number % 2 else 0.29), 0.0, True)
+        sampled.looks.add(
+            begun._replace(level=0), PhaseSeconds(forward=0.31 if number % 2 else 0.29), 0.0, True, COUNTED
+        )
     there = begun._replace(level=1)
     for number in range(known):
         sampled.count_look("a", there, PhaseSeconds(forward=0.3 * factor * (1.1 if number % 2 else 0.9)))

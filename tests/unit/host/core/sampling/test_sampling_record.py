@@ -72,9 +72,8 @@ def test_a_run_rests_on_samples_as_its_rounds_do_whatever_they_are_added_to(
     for name in {name for part in parts for name in part.drives}:
         own = [part.drives[name] for part in parts if name in part.drives]
         error = sum(drive.half_width_seconds for drive in own) / sum(drive.seconds for drive in own)
-        assert whole.error_of(name) == pytest.approx(error)
-        assert again.error_of(name) == pytest.approx(error)
-    assert whole.error_of("array") == whole.error
+        assert whole.drives[name].error == pytest.approx(error)
+        assert again.drives[name].error == pytest.approx(error)
 
 
 @given(st.lists(st.none(), max_size=4) | st.lists(samplings, max_size=4), st.data())

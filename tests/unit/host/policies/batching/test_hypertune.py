@@ -123,21 +123,27 @@ def test_several_at_once_come_near_the_best_and_return(losses: list[float], seed
     assert (array.tuner.batches >= PLAN * 0.97 - 1).all()
 
 
-def test_what_is_seen_after_a_correction_is_the_devices_own_and_not_that_of_its_batch() -> None:
-    """Ratios of a virtual newport beside gzip, which ends in the step in which a record or two are corrected."""
-    slowdowns = [1.1, 1.05, 1.04, 1.04, 2.0, 2.16, 2.14, 2.02, 1.98, 2.27, 2.01, 1.1, *[1.065] * 6]
+@pytest.mark.slow
+@given(st.integers(0, 2**32 - 1))
+@example(3809)  # by a sixth, so that the next three steps would say nothing of the device if that were enough for it
+@settings(max_examples=examples(100), deadline=None)
+def test_a_recovery_is_seen_though_a_batch_is_corrected_just_then(seed: int) -> None:
+    """What a virtual newport's steps take beside gzip scatters: its batch may be corrected at any time."""
+    scatter = 1 + np.random.default_rng(seed).uniform(-1, 1, 110) * [*[0.01] * 4, *[0.09] * 7, *[0.02] * 99]
+    slowdowns = np.array([1.1, *[1.045] * 3, *[2.08] * 7, 1.1, *[1.055] * 98]) * scatter
     drive, other, host = (SpeedTable(name, 0.03 + rate * np.arange(1.0, 2001.0)) for name, rate in RATES.items())
-    tuner = HyperTune([drive, other, host], np.array([117, 32, 1873]), total_steps=72)
+    tuner = HyperTune([drive, other, host], np.array([117, 32, 1873]), total_steps=110, sync_seconds=4.0)
     retunes = []
     for step, slowdown in enumerate(slowdowns, 1):
         seconds = [table.seconds(int(batch)) for table, batch in zip((drive, other, host), tuner.batches, strict=True)]
         retune = tuner.observe(step, np.array(seconds) * (slowdown, 1.033 if step > 1 else 1.3, 1.0))
         retunes += [(step, int(retune.batches[0]))] if retune else []
-    (_, slowed), (step, corrected), (again, back) = retunes
-    assert step == 11
-    assert abs(corrected - slowed) < 5
-    assert again == 15  # the first step after a retune is passed over, three are a change
-    assert back >= 100
+    (down, slowed), *_ = retunes
+    up = next(step for step, batch in retunes if batch > 1.3 * slowed)
+    assert down == 7
+    assert 42 <= slowed <= 65
+    assert 13 <= up <= 16  # the step after a correction is passed over; two or three are a change
+    assert tuner.batches[0] >= 99
 
 
 def test_who_is_less_slow_than_before_but_still_slow_gets_no_few_records_back() -> None:
