@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, number_tensors
+from csd_emu.perfmodel.overlap.layer_work import Costs, compute_seconds, exchange_bytes, number_tensors
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.steady_steps import settle, steady_step_seconds
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, BlockStepping, HostBlocks
@@ -54,6 +54,11 @@ class TurnLink(SharedLink):
         super().__post_init__()
         if self.turn_bytes < 1:
             raise ConfigurationError(f"the link: turns of {self.turn_bytes} bytes; give 1 at least")
+
+
+def ideal_step_seconds(costs: Sequence[Costs], bytes_per_second: float) -> float:
+    """Return what no schedule can beat: the longest drive's compute, or all bytes over the host's side of the link."""
+    return max(sum(map(exchange_bytes, costs)) / bytes_per_second, max(map(compute_seconds, costs), default=0.0))
 
 
 def step_seconds(

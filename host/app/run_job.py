@@ -207,10 +207,7 @@ class _Run:
                 clear_array(self._engine, request.config.name, folder)
 
     async def _beside_machines(self, run: Coroutine[Any, Any, Summary]) -> Summary:
-        """Return what a run returns beside which there are machines that count steps, if any, and write its report.
-
-        They end beside that, for a machine's end takes a second.
-        """
+        """Run beside the machines that count steps, if any; write the report while they end, which takes a second."""
         threading.Thread(target=_import_ahead, args=(self._request,)).start()
         async with contextlib.AsyncExitStack() as box:
             for machine in self._machines:

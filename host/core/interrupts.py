@@ -41,13 +41,21 @@ class Interrupts:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Clean up inside the block: a signal that comes meanwhile raises only after it."""
+        """Clean up inside the block: a signal that comes meanwhile raises only after it.
+
+        In another than the main thread it raises after the main thread's next such block.
+        """
         self._deferred += 1
         try:
             yield
         finally:
             self._deferred -= 1
-        if self._pending and not self._deferred and not self._raised:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and self._pending
+            and not self._deferred
+            and not self._raised
+        ):
             self._raised = True
             raise KeyboardInterrupt
 

@@ -156,5 +156,6 @@ def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(worksh
         check_others(retune)
     disturbed = first["retunes"][0]["step"] - 1
     assert batches(first)[:disturbed] == batches(second)[:disturbed]
-    for one, other in zip(batches(first)[END + 2 :], batches(second)[END + 2 :], strict=True):
+    again = max(run["retunes"][-1]["step"] for run in (first, second)) - 1
+    for one, other in zip(batches(first)[again:], batches(second)[again:], strict=True):
         assert one[0] == pytest.approx(other[0], rel=0.1)

@@ -91,11 +91,6 @@ def scale_compute(costs: Costs, factor: float) -> Costs:
     )
 
 
-def ideal_step_seconds(costs: Sequence[Costs], bytes_per_second: float) -> float:
-    """Return what no schedule can beat: the longest drive's compute, or all bytes over the host's side of the link."""
-    return max(sum(map(exchange_bytes, costs)) / bytes_per_second, max(map(compute_seconds, costs), default=0.0))
-
-
 def number_tensors(costs: Sequence[Costs]) -> tuple[list[list[int]], list[int]]:
     """Return the numbers of each layer's tensors in the order of first use, and each tensor's bytes.
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.engines.shaping.relay import CHUNK_BYTES
-from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes, ideal_step_seconds
+from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes
 from csd_lab.bench.communication import comm_nets
-from csd_lab.simulate.turn_simulation import TurnLink, step_seconds
+from csd_lab.simulate.turn_simulation import TurnLink, ideal_step_seconds, step_seconds
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
 

@@ -46,6 +46,7 @@ class Looks:
         self._turn = 0
         self._chosen: dict[Size, LookKind] = {}
         self.taken: Counter[tuple[LookKind, int]] = Counter()
+        self._doubted: Counter[Stratum] = Counter()
 
     def next_in_turn(self, devices: Sequence[str]) -> str:
         """Return whose turn it is to be looked at."""
@@ -98,8 +99,8 @@ class Looks:
         """Take note of a look; return whether it does not fit.
 
         Of a machine's first ones of a size nothing is said, nor if the drive is at another level by now (`current`);
-        the first ones of a level, of which whole steps have told, are taken as they are, unless they are like those of
-        a level whose whole steps, of those `counted`, are quite another length.
+        the first ones of a level, of which whole steps have told, are taken as they are, but that two of them are
+        doubted if they are like those of a level whose whole steps, of those `counted`, are quite another length.
         """
         kind = self._chosen[stratum.size], stratum.micro_batch
         self.taken[kind] += 1
@@ -108,11 +109,13 @@ class Looks:
         if (
             fits(self.samples, stratum, seconds, deviation)
             if self.samples[stratum].count >= _KNOWN
-            else not any(
+            else self._doubted[stratum] >= _KNOWN
+            or not any(
                 other.is_near(seconds) and not counted[stratum._replace(level=level)].is_near(counted[stratum].mean)
                 for level, other in other_levels(self.samples, stratum).items()
             )
         ):
             self.samples[stratum].add(seconds)
             return False
+        self._doubted[stratum] += 1
         return True

@@ -228,7 +228,7 @@ class Retuner:
         return np.asarray((self.detector.level != 0) | self._disturbances.hidden(self.detector.level))
 
     def _early(self, step: int, jump: Floats) -> Flags:
-        """Return of which devices what is seen comes from the batch that they have got: it is another than before."""
+        """Return whose jumps may come from the batch that they got a few steps ago, and not from the device."""
         changed_at, tables = self._disturbances.changed_at, self.allocator.tables
         early = step - changed_at <= np.where(self.batches > 0, EARLY_STEPS, 2 * self._rules.probe_steps + 1)
         for where, each in self._disturbances.known.items():

@@ -147,7 +147,7 @@ class StaticSearch:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned, as the search would have that it was of.
+        """Continue as the search would have whose `state` this is.
 
         Raises:
             CheckpointError: it is not the state of a search.

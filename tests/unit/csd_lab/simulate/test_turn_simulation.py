@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, ideal_step_seconds
+from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import MOST_BLOCKS, tensor_block_bytes
-from csd_lab.simulate.turn_simulation import RoundRobinPipes, TurnLink, TurnSimulation, step_seconds
+from csd_lab.simulate.turn_simulation import RoundRobinPipes, TurnLink, TurnSimulation, ideal_step_seconds, step_seconds
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import Piece, TransferSettings
 from tests.support.communication import blocks, links, models, sendings

@@ -69,6 +69,29 @@ def test_a_signal_while_cleaning_up_after_success_counts_afterwards(interrupts: 
     assert done == ["inner", "outer"]
 
 
+def test_a_signal_while_another_thread_cleans_up_counts_after_the_main_threads_next_cleaning(
+    interrupts: Interrupts,
+) -> None:
+    inside, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def write() -> None:
+        with interrupts.deferred():
+            inside.set()
+            go_on.wait()
+        done.append("written")
+
+    with interrupts.installed():
+        thread = threading.Thread(target=write)
+        thread.start()
+        inside.wait()
+        signal.raise_signal(signal.SIGINT)
+        go_on.set()
+        thread.join()
+        with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+            done.append("cleaned up")
+    assert done == ["written", "cleaned up"]
+
+
 def test_outside_of_a_loop_a_signal_interrupts_at_once(interrupts: Interrupts) -> None:
     with interrupts.installed(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGHUP)

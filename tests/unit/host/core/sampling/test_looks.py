@@ -167,9 +167,16 @@ def test_a_first_look_that_is_like_those_of_a_far_level_is_doubted_and_no_other(
         sampled.looks.add(
             begun._replace(level=0), PhaseSeconds(forward=0.31 if number % 2 else 0.29), 0.0, True, COUNTED
         )
+    sampled.taken[0][size] = len(STAGES)
     there = begun._replace(level=1)
     for number in range(known):
         sampled.count_look("a", there, PhaseSeconds(forward=0.3 * factor * (1.1 if number % 2 else 0.9)))
     assert there not in sampled._devices["a"].doubted
     sampled.count_look("a", there, PhaseSeconds(forward=0.3))
     assert there in sampled._devices["a"].doubted
+    # Whole steps say that it is where it was thought to be: its looks are like those of the other level.
+    for doubted in (True, False):
+        sampled.count("a", there, PhaseSeconds(forward=factor))
+        assert there not in sampled._devices["a"].doubted
+        sampled.count_look("a", there, PhaseSeconds(forward=0.3))
+        assert (there in sampled._devices["a"].doubted) is doubted
