@@ -85,8 +85,7 @@ class Carrier:
     @property
     def connected(self) -> bool:
         """Whether the host has a connection to this port."""
-        at_port = self._port_events(select.POLLIN, 0)
-        return not at_port & select.POLLHUP
+        return not self._port_events(select.POLLIN, 0) & select.POLLHUP
 
     def _carry(self, connection: socket.socket) -> bool:
         """Return whether the host has to be told that the connection has ended."""
@@ -139,8 +138,7 @@ class Carrier:
         """Return which of the wanted events the port has by then, and whether the host has gone; 0 for nothing."""
         poll = select.poll()
         poll.register(self._port, wanted)
-        events = dict(poll.poll(milliseconds))
-        return events.get(self._port, 0)
+        return dict(poll.poll(milliseconds)).get(self._port, 0)
 
     def _read(self) -> int:
         """Return how many bytes were read into the block: 0 if the host has gone, -1 if there is nothing."""

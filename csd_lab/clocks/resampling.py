@@ -29,7 +29,7 @@ from host.core.records import EventKind
 from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 from host.core.tensor_sums import Scan
 from host.training.accounting import DeviceReport
-from host.training.round_exchange import RoundAnswer
+from host.training.round_exchange import RoundAnswer, Visited
 from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
@@ -361,8 +361,12 @@ async def _round(counter: ReplayCounter, number: int, parts: Sequence[DevicePass
         for part in parts
     ]
     answers = [RoundAnswer(counter.drives[report.device], {}, report, Scan()) for report in returned]
-    told = await counter.count_round(number, {}, answers)
-    return {report.device: report.trained.seconds.total for report in told}
+
+    async def visit() -> Visited:
+        return Visited(frozenset(), answers)
+
+    told = await counter.count_round(number, {}, [answer.session for answer in answers], visit())
+    return {answer.session.device: answer.returned.trained.seconds.total for answer in told.answers}
 
 
 def coverage(held: Sequence[Held]) -> float:

@@ -134,12 +134,8 @@ def check_source(source: str, where: str, name: str) -> None:
         first in (getattr(node, "name", None), getattr(node, "asname", None), getattr(node, "id", None))
         for node in ast.walk(tree)
     )
-    if not any(bound) and not any(isinstance(node, ast.ImportFrom) and _has_star(node) for node in ast.walk(tree)):
+    if not any(bound) and not any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
         raise ValueError(f"it has no {first!r}")
-
-
-def _has_star(node: ast.ImportFrom) -> bool:
-    return any(each.name == "*" for each in node.names)
 
 
 def check_target(target: Any, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.slices import Array
@@ -19,19 +19,11 @@ from host.core.states.training_state import TrainingState
 from host.core.tensor_sums import first_not_finite, round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
-from host.training.accounting import Accountant, DeviceReport, Lateness, StepAccount
+from host.training.accounting import Accountant, Lateness, StepAccount
 from host.training.device_conduct import diverged
 from host.training.round_exchange import RoundAnswer, RoundExchange
+from host.training.sampling.step_counter import StepCounter
 from host.training.training_protocol import is_done, round_totals
-
-
-class RoundCounter(Protocol):
-    """What knows drives' seconds better than they do (`host.training.sampling.step_counter`)."""
-
-    async def count_round(
-        self, number: int, weights: Mapping[str, Array], answers: Sequence[RoundAnswer]
-    ) -> list[DeviceReport]:
-        """Return what devices reported of a round that began with these weights, with its own seconds."""
 
 
 class FederatedTraining:
@@ -45,7 +37,7 @@ class FederatedTraining:
         accountant: Accountant,
         evaluator: WeightsJudge,
         plugin: Plugin | None = None,
-        counter: RoundCounter | None = None,
+        counter: StepCounter | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -113,13 +105,13 @@ class FederatedTraining:
         """
         begin, number, job = time.monotonic(), self._round + 1, self._job
         choice = choose_devices(self._devices, job.participation, job.seed, number)
-        visited = await self._exchange.visit(number, self.weights, choice, self._buffers)
-        start_seconds = self._accountant.array_seconds
-        deadline_seconds = job.straggler.deadline if job.straggler is not None else None
-        reports = [answer.returned for answer in visited.answers]
+        visit = self._exchange.visit(number, self.weights, choice, self._buffers)
         if self._counter is not None:
-            reports = await self._counter.count_round(number, self.weights, visited.answers)
-        accounted = self._accountant.account(reports, Lateness(deadline_seconds))
+            visit = self._counter.count_round(number, self.weights, self._exchange.list_asked(choice), visit)
+        visited = await visit
+        start_seconds = self._accountant.array_seconds
+        lateness = Lateness(None if job.straggler is None else job.straggler.deadline)
+        accounted = self._accountant.account([answer.returned for answer in visited.answers], lateness)
         self._report_stragglers(number, accounted)
         contributions = _contributions(visited.answers, accounted)
         if self._are_enough(number, contributions):

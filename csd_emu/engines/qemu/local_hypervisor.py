@@ -76,7 +76,8 @@ class LocalSite(Hypervisor):
 
     def free(self) -> Offer:
         """Return what this machine has free; the daemon is not asked."""
-        memory, disk = psutil.virtual_memory().available, shutil.disk_usage(_existing(self._folder)).free
+        existing = next(path for path in (self._folder, *self._folder.parents) if path.exists())
+        memory, disk = psutil.virtual_memory().available, shutil.disk_usage(existing).free
         image = self._images.describe()
         there = image.directory.is_dir() and self._templates.exists(image, self._memory_bytes)
         return Offer(os.cpu_count() or 1, memory, disk, shared=Need(SHARED.memory_bytes, 0.0) if there else SHARED)
@@ -167,7 +168,3 @@ def clone_spec(
         clone=True,
         host=host,
     )
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())

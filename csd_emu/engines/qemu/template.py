@@ -304,8 +304,7 @@ def _is_sealed(template: Template) -> bool:
 def _fingerprint(template: Template, image: Image) -> str:
     """Return what shows, without reading gigabytes, that none of the files a clone rests on has changed."""
     disk = image.disk.stat()
-    sizes = [path.stat().st_size for path in template.files]
-    return f"{sizes} {disk.st_size} {disk.st_mtime_ns}"
+    return f"{[path.stat().st_size for path in template.files]} {disk.st_size} {disk.st_mtime_ns}"
 
 
 def _belongs_to(template: Template, image_hash: str) -> bool:

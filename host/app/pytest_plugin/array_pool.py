@@ -75,7 +75,10 @@ class ArrayPool:
         try:
             self._keep_artifacts(array, test, failed)
         finally:
-            self._take_back(array, failed)
+            if array.busy:  # a run that nobody waits for: only the keeper's end ends it
+                self.close()
+            elif self._keeper is not None and self._keeper.alive:
+                self._keeper.ask("release", _CLOSE_SECONDS, end=failed or array.harmed)
 
     def _keep_artifacts(self, array: CsdArray, test: str, failed: bool) -> None:
         if self._artifacts is not None and (self._keep == "all" or (self._keep == "failed" and failed)):
@@ -88,12 +91,6 @@ class ArrayPool:
                 ) from error
         elif not failed:
             shutil.rmtree(array.runs, ignore_errors=True)
-
-    def _take_back(self, array: CsdArray, failed: bool) -> None:
-        if array.busy:  # a run that nobody waits for: only the keeper's end ends it
-            self.close()
-        elif self._keeper is not None and self._keeper.alive:
-            self._keeper.ask("release", _CLOSE_SECONDS, end=failed or array.harmed)
 
     def close(self) -> None:
         """End everything."""

@@ -14,9 +14,16 @@ from host.cli.common_options import Json
 from host.core.console import StageProgress, console, print_json
 
 if TYPE_CHECKING:
+    from csd_emu.image import ImageStore
     from host.app.image_actions import ImageReport
 
 image_app = typer.Typer(no_args_is_help=True, help="The ARM image that every emulated drive boots.")
+
+
+def _open_store() -> ImageStore:
+    from csd_emu.image import ImageStore
+
+    return ImageStore(Paths.default().images)
 
 
 @image_app.command("build")
@@ -25,10 +32,8 @@ def image_build(
     as_json: Json = False,
 ) -> None:
     """Build the image of this version; needs no root, and is checked by one boot."""
-    from csd_emu.image import ImageStore
-
     with StageProgress(quiet=as_json) as progress:
-        ImageStore(Paths.default().images).ensure(progress, rebuild=rebuild)
+        _open_store().ensure(progress, rebuild=rebuild)
     _show(as_json)
 
 
@@ -38,11 +43,9 @@ def image_export(
     as_json: Json = False,
 ) -> None:
     """Write the image of this version as one file, without keys, for machines that shall not build it."""
-    from csd_emu.image import ImageStore
-
     with StageProgress(quiet=as_json) as progress:
         progress.stage(f"write {file}")
-        ImageStore(Paths.default().images).write(file)
+        _open_store().write(file)
     _show(as_json)
 
 
@@ -52,19 +55,15 @@ def image_import(
     as_json: Json = False,
 ) -> None:
     """Make the image of this version from an exported file, with keys of its own, unless it is there."""
-    from csd_emu.image import ImageStore
-
     with StageProgress(quiet=as_json) as progress:
-        ImageStore(Paths.default().images).read(file, progress)
+        _open_store().read(file, progress)
     _show(as_json)
 
 
 @image_app.command("key")
 def image_key() -> None:
     """Print the hash that decides whether an exported image fits this version: a cache's key, in CI."""
-    from csd_emu.image import ImageStore
-
-    print(ImageStore(Paths.default().images).key)
+    print(_open_store().key)
 
 
 @image_app.command("list")

@@ -23,6 +23,8 @@ REFERENCE = "newport"
 # The baseline packs no weights.
 NOT_IN_BASELINE = frozenset({"encode"})
 MOST_DRIVES = 1024
+# 1, 2, 3, 4, 6, 8, 12... up to these.
+_GRID = sorted({size for power in range(11) for size in (2**power, 3 * 2**power) if size <= MOST_DRIVES})
 
 
 def newport_seconds(part: DeviceRound, profile: Profile) -> dict[str, float]:
@@ -116,7 +118,7 @@ class RunWork:
             return self.predict_seconds(drives) <= self.baseline(ratio, drives).seconds
 
         failed = 0
-        for drives in _grid():
+        for drives in _GRID:
             if fast_enough(drives):
                 between = range(failed + 1, drives)
                 return between.start + bisect_left(between, True, key=fast_enough)
@@ -175,8 +177,3 @@ def _baseline_compute(
             scale *= undisturbed_share(record, part.device)
             seconds.append({phase: each * scale for phase, each in mine.items()})
     return seconds
-
-
-def _grid() -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12... up to `MOST_DRIVES`."""
-    return sorted({size for power in range(11) for size in (2**power, 3 * 2**power) if size <= MOST_DRIVES})

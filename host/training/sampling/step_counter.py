@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,11 +24,10 @@ from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
 from host.core.sampling.looks import LookKind
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
-from host.core.sampling.strata import STAGES, Size, Stratum
+from host.core.sampling.strata import STAGES, Stratum
 from host.fleet.device_session import DeviceSession
-from host.training.accounting import DeviceReport
-from host.training.round_exchange import RoundAnswer, prepare_device
-from host.training.sampling.round_parts import RoundPart, list_round_beginning, split_into_frames
+from host.training.round_exchange import Visited, prepare_device
+from host.training.sampling.round_parts import RoundPart, choose_parts, list_round_beginning, split_into_frames
 from host.training.sampling.sampler_machine import Indices, SamplerMachine
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange
@@ -173,29 +172,44 @@ class StepCounter:
                 (self._count if look.whole else self.steps.count_look)(look.device, look.stratum, seconds)
 
     async def count_round(
-        self, number: int, weights: Mapping[str, Array], answers: Sequence[RoundAnswer]
-    ) -> list[DeviceReport]:
-        """Return what devices reported of a federated round that began with these weights, with counted seconds."""
-        returned = [answer.returned for answer in answers]
-        own = {part.device: part for part in returned if part.device in self._places}
-        self._look_for_restarts([answer.session for answer in answers])
-        begun = {
-            device: self.steps.begin_round(
-                device,
-                round_sizes(len(self._places[device]), self._job.epochs, part.batch_size),
-                self._weight_of(device),
-            )
-            for device, part in own.items()
+        self,
+        number: int,
+        weights: Mapping[str, Array],
+        sessions: Sequence[DeviceSession],
+        visit: Coroutine[Any, Any, Visited],
+    ) -> Visited:
+        """Return what came of a federated round, with counted seconds.
+
+        Args:
+            number: of the round.
+            weights: with which it begins.
+            sessions: of the drives that it asks first: their steps are counted while they compute.
+            visit: the round itself.
+        """
+        begun = self._begin_round(sessions, {})
+        works: list[Coroutine[Any, Any, Any]] = [visit, self._count_parts_of_round(number, weights, begun)]
+        visited: Visited = (await all_or_none(works))[0]
+        others = self._begin_round([answer.session for answer in visited.answers], begun)
+        await self._count_parts_of_round(number, weights, others)
+        for place, answer in enumerate(visited.answers):
+            if (strata := (begun | others).get(device := answer.session.device)) is not None:
+                trained = msgspec.structs.replace(answer.returned.trained, seconds=self._taken(device, strata))
+                visited.answers[place] = replace(answer, returned=replace(answer.returned, trained=trained))
+        return visited
+
+    def _begin_round(
+        self, sessions: Sequence[DeviceSession], begun: Mapping[str, Sequence[Stratum]]
+    ) -> dict[str, list[Stratum]]:
+        """Return device -> strata of the round that it begins, if they are not those that it has `begun`."""
+        known = {session.device for session in sessions if self._drives.get(session.device) is session}
+        self._look_for_restarts(sessions)
+        weights = {device: strata[-1].weight for device, strata in begun.items() if device in known}
+        epochs, batch_size = self._job.epochs, self._frame.batch_size
+        return {
+            device: self.steps.begin_round(device, round_sizes(len(self._places[device]), epochs, batch_size), weight)
+            for device in (session.device for session in sessions)
+            if device in self._places and (weight := self._weight_of(device)) != weights.get(device)
         }
-        if begun:
-            await self._count_parts_of_round(number, weights, begun)
-        seconds = {device: self._taken(device, strata) for device, strata in begun.items()}
-        return [
-            replace(part, trained=msgspec.structs.replace(part.trained, seconds=seconds[part.device]))
-            if part.device in own
-            else part
-            for part in returned
-        ]
 
     def _look_for_restarts(self, sessions: Sequence[DeviceSession]) -> None:
         for session in sessions:
@@ -288,18 +302,18 @@ class StepCounter:
     async def _count_parts_of_round(
         self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]]
     ) -> None:
-        leader = self.steps.looks.next_in_turn(list(begun))
+        leader = self.steps.looks.next_in_turn(list(begun)) if begun else ""
         groups: dict[int, list[str]] = {}
         for device, strata in begun.items():
             groups.setdefault(strata[0].weight, []).append(device)
         for devices in groups.values():
             first = leader if leader in devices else devices[0]
-            if parts := self._choose_parts(first, devices, begun, leader in devices):
+            if parts := choose_parts(self.steps, first, devices, begun, leader in devices):
                 await self._count_parts(number, weights, parts, begun[first][-1])
         for _ in range(2 * len(begun)):
             if (suspect := self.steps.next_suspect(begun)) is None:
                 break
-            parts = self._choose_parts(suspect, [suspect], begun, check=True, whole=True)
+            parts = choose_parts(self.steps, suspect, [suspect], begun, check=True, whole=True)
             await self._count_parts(number, weights, parts, begun[suspect][-1])
         for device, strata in begun.items():  # a step that opened a level may have been one that begins a round
             now = enumerate(self.steps.now(device, each) for each in strata[:-1])
@@ -309,42 +323,6 @@ class StepCounter:
                 parts = [part._replace(stratum=steady) for steady, part in missing.items()]
                 parts *= 1 + len(STAGES)  # a young machine's first ones are of other stages
                 await self._count_parts(number, weights, [*list_round_beginning(steps), *parts], strata[-1])
-
-    def _choose_parts(
-        self,
-        first: str,
-        devices: Sequence[str],
-        begun: Mapping[str, Sequence[Stratum]],
-        check: bool,
-        whole: bool = False,
-    ) -> list[RoundPart]:
-        """Return the steps to count: what strata lack, or one, behind the beginning of the `first` device's round.
-
-        Without a `check` none if nothing is lacking; with one, unless it is `whole`, it may be the round's first alone.
-        """
-        parts = list_round_beginning(
-            [RoundPart(first, stratum, place) for place, stratum in enumerate(begun[first][:-1])]
-        )
-        of_size: dict[Size, list[RoundPart]] = {}
-        for device in sorted(devices, key=lambda device: device != first):
-            for place, stratum in enumerate(begun[device][:-1]):
-                of_size.setdefault(stratum.size, []).append(RoundPart(device, stratum, place))
-        found = 0
-        for size, steps in of_size.items():
-            began = [part.stratum for part in parts if part.stratum.size == size]
-            strata = dict.fromkeys(each for part in steps for each in (part.stratum, part.stratum.steady))
-            lacking = [each for each in strata for _ in range(self.steps.lacks(each)) if each not in began]
-            found += len(lacking)
-            if any(each.is_steady for each in lacking):  # what a machine counts of a size at first is of other stages
-                lacking += [lacking[-1]] * max(0, len(STAGES) - self.steps.taken[0][size] - len(began))
-            if check and not lacking and size == begun[first][0].size:
-                lacking = [steps[0].stratum.steady]
-            for number, stratum in enumerate(lacking):
-                alike = [part for part in steps if part.stratum.level == stratum.level]
-                parts.append(alike[number % len(alike)]._replace(stratum=stratum))
-        if not (found or whole) and self.steps.is_sure(self.steps.now(first, begun[first][0])):
-            parts = parts[:1]
-        return parts if check or found else []
 
     async def _count_parts(
         self,

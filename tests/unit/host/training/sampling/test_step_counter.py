@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DeviceCodeFailed, DeviceFailed, DeviceLost
 from firmware_agent.common.frames.frame_fields import MAX_RAW_STEPS, MAX_SLICE_BYTES, PhaseSeconds
-from firmware_agent.common.frames.session_frames import Job
+from firmware_agent.common.frames.session_frames import Job, Trained
 from firmware_agent.common.frames.step_frames import Stepped
 from host.config.job_file import JobConfig
 from host.core.sampling.strata import FIRST_STAGES, STEADY, Stratum
+from host.core.tensor_sums import Scan
+from host.training.accounting import DeviceReport
+from host.training.round_exchange import RoundAnswer, Visited
 from host.training.sampling.round_parts import RoundPart, split_into_frames
 from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
@@ -241,3 +244,103 @@ def test_counted_steps_of_a_round_fit_into_frames_that_each_begin_one(begin: int
         assert frame[0] == parts[0] or not begin
     own = [part for frame in others for part in frame if part.place >= len(first)]
     assert [*first, *own] == parts
+
+
+class OfRounds(Counter):
+    """A counter of rounds, whose machine takes a second for each record, and as much again beside a task.
+
+    Attributes:
+        counted: is set once the machine has counted.
+        weights: of the tasks that compete in drives.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        super().__init__([Machine()], devices)
+        self.counted, self.weights = asyncio.Event(), dict.fromkeys(devices, 0)
+        self._weight_of = self.weights.__getitem__
+
+    async def _count_parts(
+        self, number: int, weights: Any, parts: Sequence[RoundPart], encode_stratum: Stratum
+    ) -> None:
+        for stratum in (*(part.stratum for part in parts), encode_stratum):
+            seconds = max(1e-6, stratum.records * (1.0 + bool(stratum.weight)))
+            self._count(parts[0].device, stratum, PhaseSeconds(forward=seconds))
+        self.counted.set()
+
+    async def take_round(
+        self, number: int, asked: Sequence[Any], answering: Callable[[], Awaitable[Sequence[Any]]]
+    ) -> dict[str, float]:
+        """Return the seconds of each drive of a round that asks some, and in which those answer."""
+
+        async def visit() -> Visited:
+            return Visited(frozenset(), [answer_of(drive, number) for drive in await answering()])
+
+        visited = await self.count_round(number, {}, asked, visit())
+        return {each.session.device: each.returned.trained.seconds.total for each in visited.answers}
+
+
+def answer_of(drive: Any, number: int) -> RoundAnswer:
+    trained = Trained(number, 200, 7, 0.0, PhaseSeconds(forward=99.0), 0)
+    report = DeviceReport(drive.device, "wall", trained, epochs=1, batch_size=32, sent_bytes=0, received_bytes=0)
+    return RoundAnswer(drive, {}, report, Scan())
+
+
+def test_a_rounds_steps_are_counted_while_drives_compute() -> None:
+    drives = [Drive("a"), Drive("b")]
+
+    async def take() -> dict[str, float]:
+        counter = OfRounds(["a", "b"])
+
+        async def answering() -> Sequence[Any]:
+            await asyncio.wait_for(counter.counted.wait(), 5.0)
+            return drives
+
+        return await counter.take_round(1, drives, answering)
+
+    assert asyncio.run(take()) == {"a": pytest.approx(200.0), "b": pytest.approx(200.0)}
+
+
+@given(st.data())
+def test_a_drive_has_the_seconds_of_the_round_that_it_answered_whoever_was_asked(data: st.DataObject) -> None:
+    """Drives are lost and dial in again, stand in for others, and are slowed down while a round begins."""
+    names = ["a", "b", "c"]
+
+    async def take() -> None:
+        counter, present = OfRounds(names), {name: Drive(name) for name in names}
+        for number in range(1, 5):
+            asked = [present[name] for name in data.draw(st.sets(st.sampled_from(names)))]
+
+            async def answering() -> Sequence[Any]:
+                for name in data.draw(st.sets(st.sampled_from(names))):
+                    counter.weights[name] = 100 - counter.weights[name]
+                for name in data.draw(st.sets(st.sampled_from(names))):
+                    present[name] = Drive(name)
+                return [present[name] for name in data.draw(st.sets(st.sampled_from(names)))]
+
+            told = await counter.take_round(number, asked, answering)
+            assert told == {name: pytest.approx(200.0 * (1 + bool(counter.weights[name]))) for name in told}
+
+    asyncio.run(take())
+
+
+def test_what_ends_a_round_ends_its_counting() -> None:
+    counter = OfRounds(["a"])
+
+    async def take() -> None:
+        ended = asyncio.Event()
+
+        async def count(*_: object) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        async def answering() -> Sequence[Any]:
+            raise DeviceLost("no device is left")
+
+        counter._count_parts = count  # type: ignore[assignment, method-assign]
+        with pytest.raises(DeviceLost, match="no device is left"):
+            await counter.take_round(1, [Drive("a")], answering)
+        assert ended.is_set()
+
+    asyncio.run(take())
