@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.record_shape import Shape, parse_shape
 from firmware_agent.common.datafiles import Labelled, blocks_of, open_source
 from firmware_agent.common.errors import ConfigurationError, DataError
+
+Indices = npt.NDArray[np.int64]
 
 HELD_OUT_SHARE = 0.2
 SYNTHETIC = "synthetic:"
@@ -49,16 +53,50 @@ class Dataset:
 
 
 def load_digits(seed: int) -> Dataset:
-    """Return scikit-learn's bundled digits: 1797 grey images of 8x8, values 0 to 16; a fifth is held out by `seed`."""
-    from sklearn.datasets import load_digits as bundled
-    from sklearn.model_selection import train_test_split
+    """Return scikit-learn's bundled digits: 1797 grey images of 8x8, values 0 to 16; a fifth is held out by `seed`.
 
-    images, labels = bundled(return_X_y=True)
-    shaped = images.reshape(-1, 1, 8, 8).astype(np.uint8)
-    train_x, test_x, train_y, test_y = train_test_split(
-        shaped, labels.astype(np.int64), test_size=HELD_OUT_SHARE, stratify=labels, random_state=seed
-    )
-    return Dataset("digits", train_x, train_y, test_x, test_y, 1 / 16)
+    They are read from its file, and dealt out as its `train_test_split` does: to import it takes more than a second.
+    """
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    values = np.loadtxt(str(file), np.uint8, delimiter=",")
+    images, labels = values[:, :-1].reshape(-1, 1, 8, 8), values[:, -1].astype(np.int64)
+    train, test = split_stratified(labels, HELD_OUT_SHARE, seed)
+    return Dataset("digits", images[train], labels[train], images[test], labels[test], 1 / 16)
+
+
+def split_stratified(labels: Indices, held_out_share: float, seed: int) -> tuple[Indices, Indices]:
+    """Return records to train on and records that are held out, in random order, of each class its share.
+
+    Number for number what `sklearn.model_selection.train_test_split` returns, for records `stratify`-d by label.
+
+    Args:
+        labels: (records,) class of each, from 0 on; of each there are two records at least.
+        held_out_share: of the records, over 0 and below 1.
+        seed: of the choice.
+    """
+    rng, counts = np.random.RandomState(seed), np.bincount(labels)
+    held_out = math.ceil(held_out_share * len(labels))
+    kept = _draw_counts(counts, len(labels) - held_out, rng)
+    _draw_counts(counts - kept, held_out, rng)  # all that are left; but rounding may have it draw lots
+    members = [rng.permutation(np.flatnonzero(labels == label)) for label in range(len(counts))]
+    parts = [np.split(each, [count]) for each, count in zip(members, kept, strict=True)]
+    train, test = (rng.permutation(np.concatenate(part)) for part in zip(*parts, strict=True))
+    return train, test
+
+
+def _draw_counts(counts: Indices, total: int, rng: np.random.RandomState) -> Indices:
+    """Return (classes,) how many of `total` records each class has: in proportion, the last ones by largest remainder.
+
+    Of equal remainders, lots are drawn.
+    """
+    shares = counts / counts.sum() * total
+    drawn = np.floor(shares)
+    remainders = shares - drawn
+    for remainder in np.unique(remainders)[::-1]:
+        if missing := int(total - drawn.sum()):
+            equal = np.flatnonzero(remainders == remainder)
+            drawn[rng.choice(equal, min(len(equal), missing), replace=False)] += 1
+    return np.asarray(drawn, np.int64)
 
 
 def make_synthetic(shape: Shape, classes: int, count: int, seed: int) -> Dataset:

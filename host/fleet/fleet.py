@@ -252,7 +252,10 @@ class Fleet:
         finally:
             pump.cancel()
             session.close("the stream was cancelled")
-            self._unregister(session)
+            if self._sessions.get(session.device) is session:
+                del self._sessions[session.device]
+                self._joined[session.device].clear()
+                self._on_event(session.device, EventKind.LEFT, "")
 
     async def _read_hello(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
         """Return the first frame, if it is a hello that this array accepts.
@@ -286,12 +289,6 @@ class Fleet:
         self.newcomer = asyncio.Event()
         self._on_event(device, EventKind.REJOINED if device in self._known else EventKind.JOINED, "")
         self._known.add(device)
-
-    def _unregister(self, session: DeviceSession) -> None:
-        if self._sessions.get(session.device) is session:
-            del self._sessions[session.device]
-            self._joined[session.device].clear()
-            self._on_event(session.device, EventKind.LEFT, "")
 
 
 def _most_connections(drives: int, spare: int) -> int:

@@ -220,8 +220,7 @@ def _arguments(section: OptimiserSection, learning_rate: float, momentum: float)
     if "lr" in section.arguments:
         raise ConfigurationError(f"{_WHERE}.arguments.lr: the rate is the job's own key; set learning_rate")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in section.arguments.items()}
-    default = {"momentum": momentum} if section.name == "SGD" else {}
-    return default | given | {"lr": learning_rate}
+    return ({"momentum": momentum} if section.name == "SGD" else {}) | given | {"lr": learning_rate}
 
 
 def _make(

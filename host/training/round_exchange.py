@@ -208,8 +208,8 @@ class RoundExchange:
                 await self._wait_for_newcomer(attempt)
                 continue
             if stand_ins := [session.device for session in sessions if session.device in attempt.reserves]:
-                chosen = ", ".join(choice.chosen)
-                self._tell(f"round {number}: {chosen} cannot be had; {', '.join(stand_ins)} stand in")
+                told = f"{', '.join(choice.chosen)} cannot be had; {', '.join(stand_ins)} stand in"
+                self.on_event(HOST, EventKind.NOTE, f"round {number}: {told}")
             attempt.begin(sessions)
             start = weights, buffers
             visits = [self._visit(session, number, frames, start) for session in sessions]
@@ -268,13 +268,10 @@ class RoundExchange:
                     raise diverged(self.on_event, self._job, f"round {attempt.number}", attempt.errors)
                 raise attempt.verdict()
             if not told:
-                told, limit = True, f"{patience.left_seconds:.0f} s"
-                self._tell(f"round {attempt.number}: waits up to {limit} for {', '.join(awaited)} to dial in")
+                told, limit = True, f"waits up to {patience.left_seconds:.0f} s for {', '.join(awaited)} to dial in"
+                self.on_event(HOST, EventKind.NOTE, f"round {attempt.number}: {limit}")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
-
-    def _tell(self, note: str) -> None:
-        self.on_event(HOST, EventKind.NOTE, note)
 
     async def _visit(
         self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start

@@ -151,7 +151,7 @@ def _read(drive: DriveEntry, host: str, found: dict[str, list[str]], depth: int)
     if drive.known_hosts is not None:  # which may have blanks in its path
         files = [drive.known_hosts, *one("globalknownhostsfile").split()]
     agent = found.get("identityagent", [""])[0]
-    jumps = [jump for jump in one("proxyjump").split(",") if jump]
+    hops = [_hop(drive, jump, depth + 1) for jump in one("proxyjump").split(",") if jump]
     return Route(
         host=host,
         address=address,
@@ -165,16 +165,11 @@ def _read(drive: DriveEntry, host: str, found: dict[str, list[str]], depth: int)
         # One path, blanks and all.
         revoked=tuple(_path(value, tokens) for value in [one("revokedhostkeys")] if value),
         accept_new=one("stricthostkeychecking") in _ACCEPTING,
-        hops=_chain(tuple(_hop(drive, jump, depth + 1) for jump in jumps)),
+        hops=(*hops[0].hops, *hops) if hops else (),  # the first jump host may have jump hosts of its own
         proxy_command=_expand(one("proxycommand"), tokens),
         connect_seconds=float(one("connecttimeout", str(DEFAULT_CONNECT_SECONDS))),
         keepalive_seconds=int(one("serveraliveinterval", "0")) or DEFAULT_KEEPALIVE_SECONDS,
     )
-
-
-def _chain(hops: tuple[Route, ...]) -> tuple[Route, ...]:
-    """Return all servers on the way; the first jump host may have jump hosts of its own."""
-    return (*hops[0].hops, *hops) if hops else ()
 
 
 def _path(value: str, tokens: dict[str, str]) -> Path:

@@ -234,7 +234,8 @@ class CsdArray:
 
     def describe(self) -> list[tuple[str, str]]:
         """Return what a report of a failing test shows: where the runs are, events, consoles, metrics."""
-        sections = [(f"csd-emu array {self.name}", f"{len(self.devices)} drives ({self.engine}): {self._list_runs()}")]
+        runs = ", ".join(str(running.directory or "a run without a directory") for running in self._runs) or "no run"
+        sections = [(f"csd-emu array {self.name}", f"{len(self.devices)} drives ({self.engine}): {runs}")]
         for number, running in enumerate(self._runs, start=1):
             events = [record for record in read_records(running.directory) if record["kind"] == "event"]
             lines = [f"{each['device']} {each['what']}: {each['detail']}" for each in events]
@@ -266,9 +267,6 @@ class CsdArray:
         if not isinstance(content := load_yaml(path), dict):
             raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
         return {"job": {**content, **changes}, "where": str(path), "folder": str(path.parent)}
-
-    def _list_runs(self) -> str:
-        return ", ".join(str(running.directory or "a run without a directory") for running in self._runs) or "no run"
 
     def _scrape(self) -> str:
         live = next(iter(self._consoles.values())).parents[2] / "live.json"

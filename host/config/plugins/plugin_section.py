@@ -123,11 +123,6 @@ def _describe(detail: Any) -> str:
 USER, _ALONE = "UserSection", "built-in"
 
 
-def _refuse_built_in(schema: dict[str, Any]) -> None:
-    """Have the schema say that a mapping with a built-in name is of its own section, not of one whose keys are free."""
-    schema["not"] = {"enum": [*STRATEGY.built_in, *TUNER.built_in]}
-
-
 class UserSection(Config):
     """A strategy or tuner of the user's own; all keys but `name` are its options.
 
@@ -138,7 +133,11 @@ class UserSection(Config):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
-    name: str = Field(min_length=1, json_schema_extra=_refuse_built_in)
+    # The schema says that a mapping with a built-in name is of its own section, not of one whose keys are free.
+    name: str = Field(
+        min_length=1,
+        json_schema_extra=lambda schema: schema.update({"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in]}}),
+    )
 
     @model_validator(mode="after")
     def _named_options(self) -> UserSection:

@@ -189,12 +189,12 @@ class BundleStore:
             sources = [
                 path.relative_to(tree)
                 for path in tree.rglob("*.py")
-                if not self._uncompiled(path.relative_to(site if path.is_relative_to(site) else tree).as_posix())
+                if not any(
+                    fnmatch.fnmatch(path.relative_to(site if path.is_relative_to(site) else tree).as_posix(), pattern)
+                    for pattern in self._recipe.uncompiled
+                )
             ]
             compile_sources(self._runner, python, tree, sources)
-
-    def _uncompiled(self, name: str) -> bool:
-        return any(fnmatch.fnmatch(name, pattern) for pattern in self._recipe.uncompiled)
 
     def _compiled_by(self, variant: Variant) -> str:
         return "nothing" if find_python(variant.python) is None else variant.python

@@ -43,7 +43,10 @@ class UserStrategy:
         after = self._plugin.guard("aggregate", lambda: self._strategy.aggregate(weights, parts))
         if not isinstance(after, Mapping) or set(after) != set(global_weights):
             raise self._plugin.failed(f"aggregate must return {_names(global_weights)}, not {_names(after)}")
-        checked: dict[str, Array] = self._plugin.guard("aggregate", lambda: self._all_like(after, global_weights))
+        checked: dict[str, Array] = self._plugin.guard(
+            "aggregate",
+            lambda: {name: self._like(name, after[name], old) for name, old in global_weights.items()},
+        )
         return checked
 
     def state(self) -> dict[str, Array]:
@@ -67,9 +70,6 @@ class UserStrategy:
             CheckpointError: the user's code does not take it.
         """
         self._plugin.guard_load(lambda: self._strategy.load_state(dict(state)))
-
-    def _all_like(self, after: Mapping[str, object], weights: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: self._like(name, after[name], before) for name, before in weights.items()}
 
     def _like(self, name: str, after: object, before: Array) -> Array:
         array = np.asarray(after)  # may raise: a ragged list, a tensor that requires its gradient

@@ -164,10 +164,6 @@ class Detector:
         """Take a device for as slow as this from its next step on, of which nothing has been seen yet."""
         self.level[at], self._previous[at], self._mean[at], self._count[at] = level, np.nan, 0.0, 0.0
 
-    def snap(self, which: Flags) -> None:
-        """Take some devices' levels for the tables' exactly."""
-        self.level[which] = 0.0
-
     def state(self) -> dict[str, list[float | None]]:
         """Return all that it knows, as flat lists with None for NaN."""
         return {

@@ -167,6 +167,4 @@ def _pace(slowdown: float) -> str:
 
 
 def _records(before: int, after: int) -> str:
-    if after == 0:
-        return f"parked (had {before} records)"
-    return f"{before} to {after} records"
+    return f"{before} to {after} records" if after else f"parked (had {before} records)"

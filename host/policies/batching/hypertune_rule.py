@@ -221,7 +221,7 @@ class Retuner:
     def _settle(self, changed: Flags) -> None:
         """Take levels near the tables' for the tables'."""
         near = np.maximum(SNAP, SNAP_DEVIATIONS * self.detector.standard_error())
-        self.detector.snap(changed & (np.abs(self.detector.level) < near))
+        self.detector.level[changed & (np.abs(self.detector.level) < near)] = 0.0
 
     def _off(self) -> Flags:
         """Return which devices are not as fast as their tables."""

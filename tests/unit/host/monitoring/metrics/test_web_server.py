@@ -170,23 +170,25 @@ def test_a_client_that_sends_a_byte_now_and_then_is_let_go(exporter: Exporter, m
         assert gone
 
 
-def test_without_a_free_file_it_turns_clients_away_and_lives(exporter: Exporter) -> None:
+def test_without_a_free_file_it_turns_clients_away_and_lives(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "HEAD_SECONDS", 60.0)  # the first client asks at last
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     with socket.create_connection(("127.0.0.1", port_of(exporter)), 20) as client:
         assert ask(exporter, Host="127.0.0.1") == 200  # so the one before is accepted
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
-            more = socket.socket()
-            try:
-                while True:
-                    held.append(os.open(os.devnull, os.O_RDONLY))
-            except OSError:
-                pass
-            more.settimeout(20)
-            more.connect(("127.0.0.1", port_of(exporter)))
-            assert more.recv(1) == b""
-            more.close()
+            with socket.socket() as more:
+                try:
+                    while True:
+                        held.append(os.open(os.devnull, os.O_RDONLY))
+                except OSError:
+                    pass
+                more.settimeout(20)
+                more.connect(("127.0.0.1", port_of(exporter)))
+                assert more.recv(1) == b""
         finally:
             for each in held:
                 os.close(each)
