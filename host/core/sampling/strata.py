@@ -22,7 +22,7 @@ FIRST_STAGES = [FIRST_ROUND, FIRST_ROUND, "third", "fourth"]
 ROUND_STAGES = ["first of a round", "second of a round"]
 # A step lies outside its stratum if it differs by more than its interval of this level, than so large a part of it, and
 # than an interrupt takes.
-_OUTSIDE, _LEAST_CHANGE, _INTERRUPT_SECONDS = 0.99, 0.015, 0.0003
+_OUTSIDE, _LEAST_CHANGE, _INTERRUPT_SECONDS, _NANOSECOND = 0.99, 0.015, 0.0003, 1e-9
 # A step is of another level than its own where that is so many times likelier; it is near a mean within this factor.
 _LIKELIER, _NEAR = 20.0, 1.2
 # Standard deviation over the mean that neither interrupts in a machine nor its age account for.
@@ -130,9 +130,10 @@ class StratumSamples:
     def log_density(self, seconds: PhaseSeconds, deviation: float) -> float:
         """Return the logarithm of the density of a step of this stratum, by a normal distribution, but for a constant.
 
-        Of a stratum whose steps differ by less than the least change the density is that of such a change.
+        Of a stratum whose steps differ by less than the least change the density is that of such a change; no clock
+        tells less than a nanosecond apart.
         """
-        spread = max(_LEAST_CHANGE, self._spread(deviation)) * self.mean.total
+        spread = max(_NANOSECOND, max(_LEAST_CHANGE, self._spread(deviation)) * self.mean.total)
         return -math.log(spread) - ((seconds.total - self.mean.total) / spread) ** 2 / 2
 
     def _spread(self, deviation: float) -> float:
