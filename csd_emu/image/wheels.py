@@ -85,8 +85,11 @@ class WheelCache:
             shutil.rmtree(leftover, ignore_errors=True)
         found = self._known({digest for requirement in requirements for digest in requirement.sha256})
         missing = [requirement for requirement in requirements if not found.keys() & set(requirement.sha256)]
-        if missing:
-            _check_pip()
+        pip = [sys.executable, "-m", "pip", "--version"]
+        if missing and subprocess.run(pip, capture_output=True, check=False).returncode:
+            raise EnvironmentUnfit(
+                f"{sys.executable}: has no pip to download the drive's packages; run ensurepip for it"
+            )
         with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
             for done, wheel in enumerate(pool.map(self._download, missing), 1):
                 found[file_sha256(wheel)] = wheel
@@ -146,8 +149,3 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, site: Path) -> N
         shutil.copyfileobj(source, copy, _COPY_BYTES)
     if member.external_attr >> 16 & 0o111:
         target.chmod(0o755)
-
-
-def _check_pip() -> None:
-    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
-        raise EnvironmentUnfit(f"{sys.executable}: has no pip to download the drive's packages; run ensurepip for it")

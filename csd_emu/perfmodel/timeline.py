@@ -164,7 +164,9 @@ def compose(
     spans, finish, exposed = list[Span](), {}, {}
     for part, (received, ready, end) in zip(activities, moments, strict=True):
         spans += _spans(part, begin_seconds, received, ready, end)
-        exposed[part.device] = (received - begin_seconds) + (end - ready) + _only_reads(part)
+        # The host has nothing to compute while its next records still come.
+        reads = max(0.0, part.read_seconds - part.compute_seconds) if part.device == HOST else 0.0
+        exposed[part.device] = (received - begin_seconds) + (end - ready) + reads
         finish[part.device] = end
     last = max(finish.values(), default=0.0)
     if host_seconds:
@@ -247,11 +249,6 @@ def _check(activities: Sequence[Activity], link: Link, host_seconds: float, begi
             "link latency": part.link_latency_seconds,
         }
         check_numbers(part.device, rates, counts | dict(part.phases))
-
-
-def _only_reads(activity: Activity) -> float:
-    """Return how long the host has nothing to compute because its next records still come."""
-    return max(0.0, activity.read_seconds - activity.compute_seconds) if activity.device == HOST else 0.0
 
 
 def _spans(activity: Activity, begin: float, received: float, ready: float, finish: float) -> Iterable[Span]:

@@ -365,7 +365,7 @@ async def _round(counter: ReplayCounter, number: int, parts: Sequence[DevicePass
     async def visit() -> Visited:
         return Visited(frozenset(), answers)
 
-    told = await counter.count_round(number, {}, [answer.session for answer in answers], visit())
+    told = await counter.count_round(number, {}, visit())
     return {answer.session.device: answer.returned.trained.seconds.total for answer in told.answers}
 
 

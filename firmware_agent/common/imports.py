@@ -18,7 +18,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,11 @@ def _owners(top: str) -> frozenset[str]:
     places = [Path(each) for each in (spec.submodule_search_locations or [spec.origin or ""])]
     beside = [str(place.parent) for place in places]
     owners = {each.name for each in metadata.distributions(path=beside) if _holds(each, top)}
-    editable = {each.name for each in metadata.distributions() if _lies_in(_editable_folder(each), places)}
+    editable = {
+        each.name
+        for each in metadata.distributions()
+        if (folder := _editable_folder(each)) is not None and any(place.is_relative_to(folder) for place in places)
+    }
     return frozenset(owners | editable)
 
 
@@ -230,10 +234,6 @@ def _editable_folder(installed: metadata.Distribution) -> Path | None:
     if not isinstance(direct, dict) or not (direct.get("dir_info") or {}).get("editable"):
         return None
     return Path(unquote(urlsplit(str(direct.get("url"))).path))
-
-
-def _lies_in(folder: Path | None, places: Sequence[Path]) -> bool:
-    return folder is not None and any(place.is_relative_to(folder) for place in places)
 
 
 def moved(old: str, new: str, former: str = "", name: str = "") -> Callable[[str], Any]:

@@ -47,11 +47,6 @@ def spec_bytes(spec: TensorSpec) -> int:
     return prod(spec.shape) * np.dtype(spec.dtype).itemsize
 
 
-def _most_bytes(spec: TensorSpec) -> int:
-    """Return the size of a tensor as NumPy counts it, which has a dimension of 0 for 1."""
-    return prod(filter(None, spec.shape)) * np.dtype(spec.dtype).itemsize
-
-
 def cut_slices(exchange: int, arrays: Mapping[str, Array], slice_bytes: int = MAX_SLICE_BYTES) -> Iterator[Slice]:
     """Yield the arrays' bytes as slices of at most `slice_bytes`, tensor by tensor, offset rising.
 
@@ -109,7 +104,8 @@ class Assembler:
             raise ProtocolError(f"the tensors announced are not the model's: {_difference(specs, expected)}")
         if len({spec.name for spec in specs}) != len(specs):
             raise ProtocolError("an exchange announces one tensor twice")
-        if sum(map(_most_bytes, specs)) > MAX_EXCHANGE_BYTES:
+        # As NumPy counts sizes, which has a dimension of 0 for 1.
+        if sum(prod(filter(None, spec.shape)) * np.dtype(spec.dtype).itemsize for spec in specs) > MAX_EXCHANGE_BYTES:
             raise ProtocolError(f"an exchange announces more than {MAX_EXCHANGE_BYTES} bytes")
         self.exchange = exchange
         self._arrays = {spec.name: _array_for(spec, (into or {}).get(spec.name)) for spec in specs}

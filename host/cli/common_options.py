@@ -5,27 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from csd_emu.config.engine_names import ENGINE, Clock
 from csd_emu.util.paths import Paths
-from csd_emu.util.registry import Registry
 from host.config.plugins.kinds import SPLIT_POLICY, TRANSFER_TUNER, TUNER
-
-
-def _names_of(registry: Registry) -> Any:
-    """Return the built-in names of a registry as what Typer takes for a choice."""
-    return Literal[tuple(registry.offered)]
-
 
 if TYPE_CHECKING:
     EngineName = str
     TunerName = str
     ScheduleName = str
 else:
-    EngineName, TunerName, ScheduleName = map(_names_of, (ENGINE, TUNER, TRANSFER_TUNER))
+    # Their built-in names, as Typer takes a choice.
+    EngineName, TunerName, ScheduleName = (Literal[tuple(each.offered)] for each in (ENGINE, TUNER, TRANSFER_TUNER))
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train")]
 ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]

@@ -107,7 +107,7 @@ class FederatedTraining:
         choice = choose_devices(self._devices, job.participation, job.seed, number)
         visit = self._exchange.visit(number, self.weights, choice, self._buffers)
         if self._counter is not None:
-            visit = self._counter.count_round(number, self.weights, self._exchange.list_asked(choice), visit)
+            visit = self._counter.count_round(number, self.weights, visit)
         visited = await visit
         start_seconds = self._accountant.array_seconds
         lateness = Lateness(None if job.straggler is None else job.straggler.deadline)

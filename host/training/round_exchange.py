@@ -218,10 +218,6 @@ class RoundExchange:
                 return Visited(frozenset({*choice.chosen, *attempt.counts}), answers)
             attempt.errors += [result for result in results if not isinstance(result, RoundAnswer)]
 
-    def list_asked(self, choice: RoundSelection) -> list[DeviceSession]:
-        """Return the sessions that a round asks first that begins now."""
-        return _Attempt(0, choice).candidates(self._conduct.without_aside(self._fleet.sessions()))
-
     def _screened(
         self, number: int, results: Sequence[RoundAnswer | CsdError], weights: Mapping[str, Array]
     ) -> list[RoundAnswer | CsdError]:

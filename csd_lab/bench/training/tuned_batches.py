@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
@@ -17,7 +15,6 @@ from firmware_agent.common.models import ZOO
 from host.app.prepare import RunRequest
 from host.core.datasets import synthetic_source
 from host.core.records import RoundRecord, StepRecord
-from host.core.tuning.speed_table import SpeedTable
 from host.training.sync_plan import SyncPlan
 
 MODEL = "digits_cnn"
@@ -232,7 +229,7 @@ def _best(phase: DisturbedSpan, plan: SyncPlan) -> tuple[int, float, float]:
     whole = sum(planned.values())
     targets = {slowdowns[node] * t for node, table in tables.items() for t in table.step_seconds.tolist()}
     best = max(
-        min(whole, sum(largest_within(table, target / slowdowns[node]) for node, table in tables.items())) / target
+        min(whole, sum(table.largest_within(target, slowdowns[node]) for node, table in tables.items())) / target
         for target in targets
     )
     step_seconds = max(tables[node].seconds(batch) for node, batch in planned.items())
@@ -241,12 +238,7 @@ def _best(phase: DisturbedSpan, plan: SyncPlan) -> tuple[int, float, float]:
         (whole - planned[VICTIM] + batch) / max(others, slowdowns[VICTIM] * tables[VICTIM].seconds(batch))
         for batch in range(planned[VICTIM] + 1)
     )
-    return largest_within(tables[VICTIM], step_seconds / slowdowns[VICTIM]), best, kept
-
-
-def largest_within(table: SpeedTable, seconds: float) -> int:
-    """Return how many records a device computes in so many device seconds, max{b : tau(b) <= seconds}; 0 if none."""
-    return int(np.searchsorted(table.step_seconds, seconds, side="right"))
+    return tables[VICTIM].largest_within(step_seconds, slowdowns[VICTIM]), best, kept
 
 
 def _rate(step: StepRecord) -> float:

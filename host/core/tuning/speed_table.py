@@ -66,6 +66,15 @@ class SpeedTable:
 
     images_per_second = old_method("images_per_second", records_per_second)
 
+    def largest_within(self, seconds: float, slowdown: float = 1.0) -> int:
+        """Return max{b : slowdown * tau(b) <= seconds}; 0 if not even one record is done in time.
+
+        Args:
+            seconds: device seconds of a step.
+            slowdown: what the device's seconds are multiplied by, observed over expected.
+        """
+        return int(np.searchsorted(self.step_seconds, seconds / slowdown, side="right"))
+
     def knee(self, epsilon: float) -> int:
         """Return min{b : s(b) >= (1 - epsilon) max s}: from there on a larger batch is hardly faster."""
         return int(np.argmax(self._rates >= (1 - epsilon) * self._rates.max())) + 1

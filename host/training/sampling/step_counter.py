@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 
 from csd_emu.util.deadline import Deadline
-from firmware_agent.common.errors import DeviceFailed, DeviceLost
+from firmware_agent.common.errors import CsdError, DeviceFailed, DeviceLost
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Tensors, Train, Trained
 from firmware_agent.common.slices import Array, cut_slices, tensor_specs
@@ -24,7 +25,7 @@ from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
 from host.core.sampling.looks import LookKind
 from host.core.sampling.sampled_steps import SampledSteps, round_sizes
-from host.core.sampling.strata import STAGES, Stratum
+from host.core.sampling.strata import ROUND_STAGES, STAGES, Stratum
 from host.fleet.device_session import DeviceSession
 from host.training.round_exchange import Visited, prepare_device
 from host.training.sampling.round_parts import RoundPart, choose_parts, list_round_beginning, split_into_frames
@@ -98,6 +99,8 @@ class StepCounter:
         self._look: _Looking | None = None
         # Drive -> the session of its last step: behind another one its steps are first ones again.
         self._drives: dict[str, DeviceSession] = {}
+        # Drive -> strata of the last round, of those that answered in it and whose next one will be like it.
+        self._rounds: dict[str, list[Stratum]] = {}
         # Strata of which an event has told: their steps differ, or cannot be counted.
         self._told: set[Stratum] = set()
 
@@ -172,44 +175,41 @@ class StepCounter:
                 (self._count if look.whole else self.steps.count_look)(look.device, look.stratum, seconds)
 
     async def count_round(
-        self,
-        number: int,
-        weights: Mapping[str, Array],
-        sessions: Sequence[DeviceSession],
-        visit: Coroutine[Any, Any, Visited],
+        self, number: int, weights: Mapping[str, Array], visit: Coroutine[Any, Any, Visited]
     ) -> Visited:
-        """Return what came of a federated round, with counted seconds.
-
-        Args:
-            number: of the round.
-            weights: with which it begins.
-            sessions: of the drives that it asks first: their steps are counted while they compute.
-            visit: the round itself.
-        """
-        begun = self._begin_round(sessions, {})
-        works: list[Coroutine[Any, Any, Any]] = [visit, self._count_parts_of_round(number, weights, begun)]
-        visited: Visited = (await all_or_none(works))[0]
-        others = self._begin_round([answer.session for answer in visited.answers], begun)
-        await self._count_parts_of_round(number, weights, others)
+        """Return what came of the `visit` of a federated round that begins with these weights, with counted seconds."""
+        looking = [self._look_ahead(number, weights)] if self._rounds else []
+        works: list[Coroutine[Any, Any, Any]] = [visit, *looking]
+        visited: Visited
+        visited, *looked = await all_or_none(works)
+        sessions = [answer.session for answer in visited.answers]
+        self._look_for_restarts(sessions)
+        sizes = partial(round_sizes, epochs=self._job.epochs, batch_size=self._frame.batch_size)
+        begun = {
+            device: self.steps.begin_round(device, sizes(len(self._places[device])), self._weight_of(device))
+            for device in (session.device for session in sessions)
+            if device in self._places
+        }
+        self._rounds = {device: strata for device, strata in begun.items() if strata[0].stage == ROUND_STAGES[0]}
+        await self._count_parts_of_round(number, weights, begun, not any(looked))
         for place, answer in enumerate(visited.answers):
-            if (strata := (begun | others).get(device := answer.session.device)) is not None:
+            if (strata := begun.get(device := answer.session.device)) is not None:
                 trained = msgspec.structs.replace(answer.returned.trained, seconds=self._taken(device, strata))
                 visited.answers[place] = replace(answer, returned=replace(answer.returned, trained=trained))
         return visited
 
-    def _begin_round(
-        self, sessions: Sequence[DeviceSession], begun: Mapping[str, Sequence[Stratum]]
-    ) -> dict[str, list[Stratum]]:
-        """Return device -> strata of the round that it begins, if they are not those that it has `begun`."""
-        known = {session.device for session in sessions if self._drives.get(session.device) is session}
-        self._look_for_restarts(sessions)
-        weights = {device: strata[-1].weight for device, strata in begun.items() if device in known}
-        epochs, batch_size = self._job.epochs, self._frame.batch_size
-        return {
-            device: self.steps.begin_round(device, round_sizes(len(self._places[device]), epochs, batch_size), weight)
-            for device in (session.device for session in sessions)
-            if device in self._places and (weight := self._weight_of(device)) != weights.get(device)
-        }
+    async def _look_ahead(self, number: int, weights: Mapping[str, Array]) -> bool:
+        """Look at a round while drives compute it: count steps like those of one of them in the round before.
+
+        Return whether that was possible; the drive may turn out to fail in this round, and the machine as it does.
+        """
+        device = self.steps.looks.next_in_turn(list(self._rounds))
+        strata = [self.steps.now(device, each) for each in self._rounds[device]]
+        parts = choose_parts(self.steps, device, [device], {device: strata}, check=True)
+        with contextlib.suppress(CsdError):
+            await self._take_steps(number, weights, parts, strata[-1])
+            return True
+        return False
 
     def _look_for_restarts(self, sessions: Sequence[DeviceSession]) -> None:
         for session in sessions:
@@ -300,9 +300,10 @@ class StepCounter:
             self.steps.restart(number)
 
     async def _count_parts_of_round(
-        self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]]
+        self, number: int, weights: Mapping[str, Array], begun: Mapping[str, Sequence[Stratum]], look: bool
     ) -> None:
-        leader = self.steps.looks.next_in_turn(list(begun)) if begun else ""
+        """Count what rounds that were `begun` lack, and, for a `look`, a step of the next drive in turn in any case."""
+        leader = self.steps.looks.next_in_turn(list(begun)) if look and begun else ""
         groups: dict[int, list[str]] = {}
         for device, strata in begun.items():
             groups.setdefault(strata[0].weight, []).append(device)
@@ -325,29 +326,35 @@ class StepCounter:
                 await self._count_parts(number, weights, [*list_round_beginning(steps), *parts], strata[-1])
 
     async def _count_parts(
-        self,
-        number: int,
-        weights: Mapping[str, Array],
-        parts: Sequence[RoundPart],
-        encode_stratum: Stratum,
+        self, number: int, weights: Mapping[str, Array], parts: Sequence[RoundPart], encode_stratum: Stratum
     ) -> None:
-        """Have a machine take steps, as few rounds of its own as frames allow."""
-        sent = [*map(encode, (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))]
+        """Have a machine take steps; if it cannot, their seconds are missing, and an event says so."""
         try:
-            for some in split_into_frames(parts, self._frame.batch_size):
-                task = encode(Train(number, 0, [self._records(number, part) for part in some]))
-                messages = list(pack([*sent, task]))
-                train = partial(self._train, number=number, messages=messages, weights=weights)
-                trained = await self._machines[0].work(partial(train, competitor=encode_stratum.weight))
-                if len(trained.step_seconds) != len(some):
-                    raise DeviceFailed(f"it told of {len(trained.step_seconds)} steps, {len(some)} were asked for")
-                for part, seconds in zip(some, trained.step_seconds, strict=True):
-                    self._count(part.device, part.stratum, seconds)
-                self._count(some[0].device, encode_stratum, trained.seconds)
+            await self._take_steps(number, weights, parts, encode_stratum)
         except DeviceFailed as error:
             self._told.update(part.stratum.steady for part in parts)
             told = f"its steps cannot be counted, so their seconds are missing: {error}"
             self._on_event(parts[0].device, EventKind.NOTE, told)
+
+    async def _take_steps(
+        self, number: int, weights: Mapping[str, Array], parts: Sequence[RoundPart], encode_stratum: Stratum
+    ) -> None:
+        """Have a machine take steps, as few rounds of its own as frames allow.
+
+        Raises:
+            DeviceError: it fails, or is lost every time.
+        """
+        sent = [*map(encode, (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))]
+        for some in split_into_frames(parts, self._frame.batch_size):
+            task = encode(Train(number, 0, [self._records(number, part) for part in some]))
+            messages = list(pack([*sent, task]))
+            train = partial(self._train, number=number, messages=messages, weights=weights)
+            trained = await self._machines[0].work(partial(train, competitor=encode_stratum.weight))
+            if len(trained.step_seconds) != len(some):
+                raise DeviceFailed(f"it told of {len(trained.step_seconds)} steps, {len(some)} were asked for")
+            for part, seconds in zip(some, trained.step_seconds, strict=True):
+                self._count(part.device, part.stratum, seconds)
+            self._count(some[0].device, encode_stratum, trained.seconds)
 
     async def _train(
         self,

@@ -38,10 +38,7 @@ def all_steps(tables: list[SpeedTable], sync_seconds: float) -> tuple[Floats, Fl
     """Records and rates of a step of every length, whatever STANNIS looks at."""
     first = max(table.seconds(1) for table in tables)
     lengths = np.array(sorted({float(t) for table in tables for t in table.step_seconds if t >= first}))
-    records = np.array(
-        [sum(np.searchsorted(table.step_seconds, length, side="right") for table in tables) for length in lengths],
-        np.float64,
-    )
+    records = np.array([sum(table.largest_within(length) for table in tables) for length in lengths], np.float64)
     return records, records / (lengths + sync_seconds)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from firmware_agent.common.frames.frame_fields import MAX_RAW_STEPS, MAX_SLICE_B
 from firmware_agent.common.frames.session_frames import Job, Trained
 from firmware_agent.common.frames.step_frames import Stepped
 from host.config.job_file import JobConfig
-from host.core.sampling.strata import FIRST_STAGES, STEADY, Stratum
+from host.core.sampling.strata import FIRST_ROUND, FIRST_STAGES, ROUND_STAGES, STAGES, START, STEADY, Stratum
 from host.core.tensor_sums import Scan
 from host.training.accounting import DeviceReport
 from host.training.round_exchange import RoundAnswer, Visited
@@ -247,36 +248,55 @@ def test_counted_steps_of_a_round_fit_into_frames_that_each_begin_one(begin: int
 
 
 class OfRounds(Counter):
-    """A counter of rounds, whose machine takes a second for each record, and as much again beside a task.
+    """A counter of rounds, whose machine takes a second for each record, and longer for first steps and beside a task.
 
     Attributes:
-        counted: is set once the machine has counted.
-        weights: of the tasks that compete in drives.
+        looked: is set once the machine has taken steps.
+        failing: drives with whose records it fails.
+        competing: drive -> weight of the task in it.
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
         super().__init__([Machine()], devices)
-        self.counted, self.weights = asyncio.Event(), dict.fromkeys(devices, 0)
-        self._weight_of = self.weights.__getitem__
+        self.looked, self.failing, self.competing = asyncio.Event(), set[str](), dict.fromkeys(devices, 0)
+        self._weight_of = lambda device: self.competing[device]
 
-    async def _count_parts(
-        self, number: int, weights: Any, parts: Sequence[RoundPart], encode_stratum: Stratum
-    ) -> None:
-        for stratum in (*(part.stratum for part in parts), encode_stratum):
-            seconds = max(1e-6, stratum.records * (1.0 + bool(stratum.weight)))
-            self._count(parts[0].device, stratum, PhaseSeconds(forward=seconds))
-        self.counted.set()
+    async def _take_steps(self, _: int, weights: object, parts: Sequence[RoundPart], encode_stratum: Stratum) -> None:
+        await asyncio.sleep(0)
+        if self.failing & {part.device for part in parts}:
+            raise DeviceFailed("a record that the model does not take")
+        for part in parts:
+            taken, (size, usual) = self.steps.taken[0], (part.stratum.size, part.stratum.stage)
+            stage = STAGES.get(taken[size] + 1, STEADY if usual in (START, *STAGES.values()) else usual)
+            slower = FACTORS[stage if taken.total() else START] * (1.0 + bool(part.stratum.weight))
+            self._count(part.device, part.stratum, PhaseSeconds(forward=size[0] * slower))
+        self._count(parts[0].device, encode_stratum, PhaseSeconds(encode=1.0))
+        self.looked.set()
 
-    async def take_round(
-        self, number: int, asked: Sequence[Any], answering: Callable[[], Awaitable[Sequence[Any]]]
-    ) -> dict[str, float]:
-        """Return the seconds of each drive of a round that asks some, and in which those answer."""
+    def change_competing(self, devices: Collection[str]) -> None:
+        """Begin a task in drives that have none, and end it in others."""
+        self.competing |= {device: 100 - self.competing[device] for device in devices}
+
+    async def take_round(self, number: int, answering: Callable[[], Awaitable[Sequence[Any]]]) -> dict[str, float]:
+        """Return the seconds of each drive that answers in a round."""
 
         async def visit() -> Visited:
             return Visited(frozenset(), [answer_of(drive, number) for drive in await answering()])
 
-        visited = await self.count_round(number, {}, asked, visit())
+        visited = await self.count_round(number, {}, visit())
         return {each.session.device: each.returned.trained.seconds.total for each in visited.answers}
+
+
+class AfterRounds(OfRounds):
+    """A counter that looks at nothing while drives compute."""
+
+    async def _look_ahead(self, number: int, weights: object) -> bool:
+        return False
+
+
+# What steps of each stage take longer than steady ones.
+FACTORS = {START: 9.0, STAGES[1]: 3.0, STAGES[2]: 2.0, FIRST_ROUND: 1.2, STEADY: 1.0}
+FACTORS |= {stage: FACTORS.get(stage, 1.5) for stage in (*ROUND_STAGES, *FIRST_STAGES)}
 
 
 def answer_of(drive: Any, number: int) -> RoundAnswer:
@@ -285,62 +305,76 @@ def answer_of(drive: Any, number: int) -> RoundAnswer:
     return RoundAnswer(drive, {}, report, Scan())
 
 
-def test_a_rounds_steps_are_counted_while_drives_compute() -> None:
+async def answering_with(*drives: Any, change: Callable[[], None] = lambda: None) -> Sequence[Any]:
+    await asyncio.sleep(0)
+    change()
+    return drives
+
+
+def test_a_round_is_looked_at_while_drives_compute_it() -> None:
     drives = [Drive("a"), Drive("b")]
 
-    async def take() -> dict[str, float]:
+    async def take() -> None:
         counter = OfRounds(["a", "b"])
 
         async def answering() -> Sequence[Any]:
-            await asyncio.wait_for(counter.counted.wait(), 5.0)
+            await asyncio.wait_for(counter.looked.wait(), 5.0)
             return drives
 
-        return await counter.take_round(1, drives, answering)
-
-    assert asyncio.run(take()) == {"a": pytest.approx(200.0), "b": pytest.approx(200.0)}
-
-
-@given(st.data())
-def test_a_drive_has_the_seconds_of_the_round_that_it_answered_whoever_was_asked(data: st.DataObject) -> None:
-    """Drives are lost and dial in again, stand in for others, and are slowed down while a round begins."""
-    names = ["a", "b", "c"]
-
-    async def take() -> None:
-        counter, present = OfRounds(names), {name: Drive(name) for name in names}
-        for number in range(1, 5):
-            asked = [present[name] for name in data.draw(st.sets(st.sampled_from(names)))]
-
-            async def answering() -> Sequence[Any]:
-                for name in data.draw(st.sets(st.sampled_from(names))):
-                    counter.weights[name] = 100 - counter.weights[name]
-                for name in data.draw(st.sets(st.sampled_from(names))):
-                    present[name] = Drive(name)
-                return [present[name] for name in data.draw(st.sets(st.sampled_from(names)))]
-
-            told = await counter.take_round(number, asked, answering)
-            assert told == {name: pytest.approx(200.0 * (1 + bool(counter.weights[name]))) for name in told}
+        for number in range(1, 3):
+            await counter.take_round(number, partial(answering_with, *drives))
+        for number in range(3, 6):
+            counter.looked.clear()
+            await counter.take_round(number, answering)
 
     asyncio.run(take())
 
 
-def test_what_ends_a_round_ends_its_counting() -> None:
-    counter = OfRounds(["a"])
+@given(st.data())
+def test_looking_at_rounds_that_drives_still_compute_changes_no_seconds(data: st.DataObject) -> None:
+    """Though drives fail, and the machine with their records, are lost and dial in again, and are slowed down.
+
+    Where they are, whose round is looked at decides which of the steps that begin one are estimated from others.
+    """
+    names = ["a", "b", "c"]
+    some, close = st.sets(st.sampled_from(names)), data.draw(st.sampled_from([1e-9, 0.1]))
 
     async def take() -> None:
-        ended = asyncio.Event()
+        counters, present = [OfRounds(names), AfterRounds(names)], {name: Drive(name) for name in names}
+        for number in range(1, 7):
+            failing, lost, slowed = (data.draw(some) if number > 2 else set() for _ in range(3))
+            slowed = slowed if close == 0.1 else set()
+            present |= {name: Drive(name) for name in lost}
+            answering = [present[name] for name in names if name not in failing]
+            told = []
+            for counter in counters:
+                counter.failing, change = failing, partial(counter.change_competing, slowed)
+                told.append(await counter.take_round(number, partial(answering_with, *answering, change=change)))
+            assert told[0] == pytest.approx(told[1], rel=close)
 
-        async def count(*_: object) -> None:
+    asyncio.run(take())
+
+
+def test_what_ends_a_round_ends_the_look_at_it() -> None:
+    ended: list[bool] = []
+
+    class Waiting(OfRounds):
+        async def _look_ahead(self, number: int, weights: object) -> bool:
             try:
-                await asyncio.Event().wait()
+                return await asyncio.Event().wait()
             finally:
-                ended.set()
+                ended.append(True)
 
-        async def answering() -> Sequence[Any]:
-            raise DeviceLost("no device is left")
+    async def answering() -> Sequence[Any]:
+        await asyncio.sleep(0)
+        raise DeviceLost("no device is left")
 
-        counter._count_parts = count  # type: ignore[assignment, method-assign]
+    async def take() -> None:
+        counter, drive = Waiting(["a"]), Drive("a")
+        for number in range(1, 3):
+            await counter.take_round(number, partial(answering_with, drive))
         with pytest.raises(DeviceLost, match="no device is left"):
-            await counter.take_round(1, [Drive("a")], answering)
-        assert ended.is_set()
+            await counter.take_round(3, answering)
+        assert ended
 
     asyncio.run(take())
