@@ -71,11 +71,6 @@ class Paths:
         return self.cache / "images"
 
     @property
-    def torch(self) -> Path:
-        """What torch's compiler keeps; it makes the folder when it is imported, which an optimiser does."""
-        return self.cache / "torch"
-
-    @property
     def cycles(self) -> Path:
         """The core model, built as a plugin of this machine's QEMU."""
         return self.cache / "cycles"

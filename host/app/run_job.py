@@ -45,7 +45,6 @@ from host.monitoring.run_log import RunLog
 from host.monitoring.run_registry import LiveRun, announce
 from host.monitoring.run_trace import write_slices, write_trace
 from host.policies.selection.selection_report import read_plan
-from host.training.host_optimiser import place_compiler_cache
 from host.training.multi_server.server_membership import ServerMembership, alike_sha256, joined, publish_exporter
 from host.training.run_sources import hash_sources
 from host.training.sampling.sampler_machine import SamplerMachine
@@ -128,12 +127,9 @@ def run_job(
         return run.train(paths)
 
 
-def _import_ahead(request: RunRequest) -> None:
-    """Import beside the start of drives what is needed later, such as what optimisers of torch want."""
-    place_compiler_cache()
+def _import_ahead() -> None:
+    """Import beside the start of drives what is needed later."""
     with contextlib.suppress(Exception):  # whoever needs it is told
-        if request.sync is not None:
-            importlib.import_module("torch._dynamo")
         importlib.import_module("host.monitoring.report.report_page")
 
 
@@ -208,7 +204,7 @@ class _Run:
 
     async def _beside_machines(self, run: Coroutine[Any, Any, Summary]) -> Summary:
         """Run beside the machines that count steps, if any; write the report while they end, which takes a second."""
-        threading.Thread(target=_import_ahead, args=(self._request,)).start()
+        threading.Thread(target=_import_ahead).start()
         async with contextlib.AsyncExitStack() as box:
             for machine in self._machines:
                 await box.enter_async_context(machine)

@@ -16,8 +16,7 @@ from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.record_shape import Shape, parse_shape
 from firmware_agent.common.datafiles import Labelled, blocks_of, open_source
 from firmware_agent.common.errors import ConfigurationError, DataError
-
-Indices = npt.NDArray[np.int64]
+from host.core.partition import Indices
 
 HELD_OUT_SHARE = 0.2
 SYNTHETIC = "synthetic:"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 
 from csd_emu.util.nearest_word import hint_at
-from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
@@ -71,7 +69,6 @@ class HostOptimiser:
         self._parameters = {name: torch.from_numpy(array) for name, array in parameters.items()}
         self._clip_norm, self._made_of = clip_norm, (section, learning_rate, momentum, clip_norm)
         kind, arguments = _find(section.name), _arguments(section, learning_rate, momentum)
-        place_compiler_cache()
         apart = section.name in _TENSOR_WISE
         self.needs_all = _reason(section.name, apart, clip_norm)
         self.block_bytes = BLOCK_BYTES if section.name in _ELEMENT_WISE else None
@@ -187,11 +184,6 @@ class HostOptimiser:
         return value.reshape(-1)[first : first + view.numel()].clone()
 
 
-def place_compiler_cache() -> None:
-    """Have torch's compiler, which its optimisers import, keep its folder among csd-emu's, unless it has another."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Paths.default().torch))
-
-
 def make_optimiser(job: JobConfig, structure: Structure, weights: Mapping[str, Array]) -> HostOptimiser:
     """Return the optimiser of a job; the trained ones among the `weights` share their memory with it.
 
@@ -232,9 +224,18 @@ def _make(
             hint = hint_at(key, known, f"there are: {', '.join(known)}")
             raise ConfigurationError(f"{_WHERE}.arguments.{key}: {kind.__name__} does not take it; {hint}")
     try:
-        return kind(parameters, **arguments)
+        return _uncompiled(kind)(parameters, **arguments)
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
         raise ConfigurationError(f"{_WHERE}: torch.optim.{kind.__name__} refuses this: {error}") from error
+
+
+def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Return an optimiser's class without what its methods do for torch's compiler.
+
+    That imports the compiler, which takes about as long as all the rest of torch. No gradient is taken of a step here.
+    """
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad", "step")}
+    return type(kind.__name__, (kind,), plain | {"step": torch.no_grad()(plain["step"])})
 
 
 def _reason(name: str, apart: bool, clip_norm: float | None) -> str | None:

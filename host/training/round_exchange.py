@@ -264,8 +264,8 @@ class RoundExchange:
                     raise diverged(self.on_event, self._job, f"round {attempt.number}", attempt.errors)
                 raise attempt.verdict()
             if not told:
-                told, limit = True, f"waits up to {patience.left_seconds:.0f} s for {', '.join(awaited)} to dial in"
-                self.on_event(HOST, EventKind.NOTE, f"round {attempt.number}: {limit}")
+                told, waits = True, f"waits up to {patience.left_seconds:.0f} s for {', '.join(awaited)} to dial in"
+                self.on_event(HOST, EventKind.NOTE, f"round {attempt.number}: {waits}")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
 

@@ -98,8 +98,7 @@ class Screen:
         """
         refused: dict[str, Refusal] = {}
         for part in parts:
-            bad = part.scan.bad if part.scan is not None else None
-            if (why := (not_finite(bad) if bad else None) or _as_dealt(part) or _some_seconds(part)) is not None:
+            if (why := _finite(part) or _as_dealt(part) or _some_seconds(part)) is not None:
                 refused[part.device] = why
         for check in (self._check_seconds, lambda left: self._check_norms(left, weight_norm), _check_losses):
             refused |= check([part for part in parts if part.device not in refused])
@@ -272,6 +271,10 @@ class Screen:
             for device, change in changes.items()
             if change > factors[device] * usual
         }
+
+
+def _finite(part: ScreenedContribution) -> Refusal | None:
+    return not_finite(part.scan.bad) if part.scan is not None and part.scan.bad else None
 
 
 def _scans(parts: Sequence[ScreenedContribution]) -> dict[str, Scan]:

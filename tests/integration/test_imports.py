@@ -43,6 +43,25 @@ print({"sympy", "torch._dynamo"} & set(sys.modules))
     assert done.stdout.strip() == "set()"
 
 
+def test_torch_s_compiler_is_not_imported_where_the_host_steps() -> None:
+    program = """
+import sys
+import numpy as np
+from host.config.sync_section import OptimiserSection
+from host.training.host_optimiser import _TENSOR_WISE, HostOptimiser
+for name in sorted(_TENSOR_WISE):
+    for clip_norm in (None, 1.0):
+        arrays = {"weight": np.ones((2, 2), np.float32)}
+        optimiser = HostOptimiser(arrays, OptimiserSection(name=name), 0.1, clip_norm=clip_norm)
+        optimiser.step_all({"weight": np.ones((2, 2), np.float32)}, 0.1)
+        optimiser.load_state(optimiser.state_after_a_step())
+        assert (arrays["weight"] < 1).all(), name
+print({"sympy", "torch._dynamo"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_a_tuner_of_transfers_does_not_import_torch() -> None:
     """It takes longer to import than the command line takes to start."""
     program = (

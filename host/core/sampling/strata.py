@@ -21,7 +21,7 @@ STAGES = {1: "first", 2: "second"}
 FIRST_STAGES = [FIRST_ROUND, FIRST_ROUND, "third", "fourth"]
 ROUND_STAGES = ["first of a round", "second of a round"]
 # A step lies outside its stratum if it differs by more than its interval of this level, than so large a part of it, and
-# than an interrupt takes.
+# than an interrupt takes. No distribution of steps is narrower than a nanosecond.
 _OUTSIDE, _LEAST_CHANGE, _INTERRUPT_SECONDS, _NANOSECOND = 0.99, 0.015, 0.0003, 1e-9
 # A step is of another level than its own where that is so many times likelier; it is near a mean within this factor.
 _LIKELIER, _NEAR = 20.0, 1.2

@@ -178,15 +178,18 @@ class StepCounter:
         self, number: int, weights: Mapping[str, Array], visit: Coroutine[Any, Any, Visited]
     ) -> Visited:
         """Return what came of the `visit` of a federated round that begins with these weights, with counted seconds."""
-        looking = [self._look_ahead(number, weights)] if self._rounds else []
-        works: list[Coroutine[Any, Any, Any]] = [visit, *looking]
+        ahead = [self._look_ahead(number, weights)] if self._rounds else []
+        works: list[Coroutine[Any, Any, Any]] = [visit, *ahead]
         visited: Visited
         visited, *looked = await all_or_none(works)
         sessions = [answer.session for answer in visited.answers]
         self._look_for_restarts(sessions)
-        sizes = partial(round_sizes, epochs=self._job.epochs, batch_size=self._frame.batch_size)
         begun = {
-            device: self.steps.begin_round(device, sizes(len(self._places[device])), self._weight_of(device))
+            device: self.steps.begin_round(
+                device,
+                round_sizes(len(self._places[device]), self._job.epochs, self._frame.batch_size),
+                self._weight_of(device),
+            )
             for device in (session.device for session in sessions)
             if device in self._places
         }

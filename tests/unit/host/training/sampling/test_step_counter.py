@@ -331,10 +331,13 @@ def test_a_round_is_looked_at_while_drives_compute_it() -> None:
 
 
 @given(st.data())
-def test_looking_at_rounds_that_drives_still_compute_changes_no_seconds(data: st.DataObject) -> None:
-    """Though drives fail, and the machine with their records, are lost and dial in again, and are slowed down.
+def test_a_look_at_a_round_that_drives_still_compute_changes_its_seconds_no_more_than_a_later_one(
+    data: st.DataObject,
+) -> None:
+    """Though drives fail, and the machine with their records, and are lost and dial in again: then not at all.
 
-    Where they are, whose round is looked at decides which of the steps that begin one are estimated from others.
+    Where drives are slowed down, whose round is looked at decides which of the steps that begin one are estimated from
+    others; then within a tenth.
     """
     names = ["a", "b", "c"]
     some, close = st.sets(st.sampled_from(names)), data.draw(st.sampled_from([1e-9, 0.1]))
