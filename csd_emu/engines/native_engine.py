@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
-from csd_emu.config.array_file import ArrayConfig, Device
+from csd_emu.config.array_file import NATIVE, ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines import native_launcher
 from csd_emu.engines.engine_protocol import (
@@ -51,6 +51,8 @@ _ENVIRONMENT = {
     "MALLOC_TOP_PAD_": "67108864",
     "OPENBLAS_NUM_THREADS": "1",
 }
+# A launcher that imports already, for the engine that needs one first.
+_AHEAD: list[subprocess.Popen[bytes]] = []
 _SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW: signal.SIGCONT}
 
 
@@ -135,23 +137,16 @@ class NativeEngine(Engine):
         """Return the launcher, another one if it has ended."""
         if self._launcher is None or self._launcher.poll() is not None:
             self._end_launcher()
-            self._launcher = subprocess.Popen(
-                _LAUNCHER if self._shaper is None else self._shaper.command(_LAUNCHER),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env=_ENVIRONMENT | os.environ,
-            )
+            if self._shaper is not None:
+                self._launcher = _start_launcher(self._shaper.command(_LAUNCHER))
+            else:
+                self._launcher = _AHEAD.pop() if _AHEAD else _start_launcher(_LAUNCHER)
         return self._launcher
 
     def _end_launcher(self) -> str:
         """End the launcher, whose drives go on; return what it has said to people."""
         launcher, self._launcher = self._launcher, None
-        if launcher is None:
-            return ""
-        launcher.kill()
-        return launcher.communicate()[1].decode(errors="replace").strip()
+        return "" if launcher is None else _end(launcher)
 
     def find(self, plan: DevicePlan) -> Handle | None:
         """Return the process that serves the plan's folder."""
@@ -230,6 +225,40 @@ class NativeEngine(Engine):
             if (process := _recorded(path.parent)) is not None and not _ended(process):
                 found[path.parent.name] = process
         return found
+
+
+@contextlib.contextmanager
+def launched_ahead(config: ArrayConfig, paths: Paths) -> Iterator[None]:
+    """Start the launcher of an array's native drives, unless they run, so that it imports beside what else is imported.
+
+    Whichever engine needs a launcher first takes it; if none did, it is ended.
+    """
+    if any(node.engine == NATIVE for node in config.list_nodes()):
+        engine = NativeEngine.of_array(config, paths)
+        if engine._shaper is None and not engine._find(config.name):
+            _AHEAD.append(_start_launcher(_LAUNCHER))
+    try:
+        yield
+    finally:
+        while _AHEAD:
+            _end(_AHEAD.pop())
+
+
+def _start_launcher(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=_ENVIRONMENT | os.environ,
+    )
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> str:
+    """End a launcher; return what it has said to people."""
+    launcher.kill()
+    return launcher.communicate()[1].decode(errors="replace").strip()
 
 
 def folder_of(process: psutil.Process) -> Path | None:

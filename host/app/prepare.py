@@ -253,7 +253,8 @@ def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
 def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationStore) -> RunRequest:
     config, job = inputs.config, inputs.job
     expected = {} if inputs.wall else table_models(config, inputs.spec, inputs.shape, store)
-    strategy = make_strategy(job.strategy, job.momentum, _parameters(inputs.evaluator), plugins.strategy)
+    parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
+    strategy = make_strategy(job.strategy, job.momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
     return _request_of(inputs, expected=expected, plugins=plugins, proximal=strategy.proximal)
 
@@ -319,7 +320,3 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan],
 def _host_model(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> StepModel | None:
     table, host = store.find(spec, shape, RATIO_DRIVE), get_profile(config.host.profile)
     return None if table is None or host.ratio is None else host_model(table, host)
-
-
-def _parameters(evaluator: Evaluator) -> frozenset[str]:
-    return frozenset(evaluator.initial_weights()).difference(evaluator.structure().buffers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import deque
 from collections.abc import Callable
@@ -131,8 +130,20 @@ def _sync_columns(clock: str) -> list[_Column]:
     return [
         _Column("steps", "steps", 6, lambda record: str(len(record.steps))),
         _Column("batch", "batch", 6, _batch),
-        _Column(f"records / array s\n({clock})", rate, max(25, len(rate)), _array_rate),
-        _Column("imbalance", "imbalance", 9, _imbalance),
+        _Column(
+            f"records / array s\n({clock})",
+            rate,
+            max(25, len(rate)),
+            lambda record: (
+                f"{sum(s.samples for s in record.steps) / record.array_seconds:.1f}" if record.array_seconds else "-"
+            ),
+        ),
+        _Column(
+            "imbalance",
+            "imbalance",
+            9,
+            lambda record: f"{statistics.fmean(s.imbalance for s in record.steps):.1%}" if record.steps else "-",
+        ),
         _Column("retunes", "retunes", 7, lambda record: str(len(record.retunes))),
     ]
 
@@ -148,17 +159,8 @@ def _batch(record: RoundRecord) -> str:
     return str(statistics.median_low(step.samples for step in record.steps)) if record.steps else "-"
 
 
-def _array_rate(record: RoundRecord) -> str:
-    return f"{sum(step.samples for step in record.steps) / record.array_seconds:.1f}" if record.array_seconds else "-"
-
-
-def _imbalance(record: RoundRecord) -> str:
-    steps = [step.imbalance for step in record.steps]
-    return f"{math.fsum(steps) / len(steps):.1%}" if steps else "-"
-
-
 _CAPTIONS = {
     FEDERATED: "records / device s: mean of a drive; array s: compute, flash and link; wall s: cost of emulation",
-    SYNC: "batch: of the last step; imbalance: (max - min) / max of compute seconds, mean of the steps; "
+    SYNC: "batch: of the middle step; imbalance: (max - min) / max of compute seconds, mean of the steps; "
     "array s: compute, flash and link; wall s: cost of emulation",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from typing import Annotated, Literal
@@ -86,3 +87,5 @@ def main() -> None:
         if end.code == INTERRUPTED:
             errors.print("csd-emu: interrupted; what this command started has ended")
         raise
+    finally:
+        gc.freeze()  # else Python's end goes through all of torch once more, for a second

@@ -176,14 +176,14 @@ def resolve_run(
     Raises:
         ConfigurationError: a file breaks a rule, or the job cannot be trained over several servers.
     """
-    server_group, config = _read_drives(array_path, servers, array_changes)
+    server_group, config = read_drives(array_path, servers, array_changes)
     job, spec = load_job(job_path)
     job = changes.apply(job)
     plugins = load_plugins(job, job_path)
     return ResolvedRun(config, job if server_group is None else fit_job(job), spec, plugins, server_group)
 
 
-def _read_drives(
+def read_drives(
     array_path: Path | None, servers: tuple[Path, str] | Path | None, changes: ArrayChanges
 ) -> tuple[ServerGroup | None, ArrayConfig]:
     """Return the servers, if there are several, and the array."""

@@ -167,7 +167,11 @@ def _together(name: str, arrays: Mapping[str, ArrayConfig], where: str) -> Array
             )
     content = first.model_dump(mode="json") | {
         "name": name,
-        "devices": [_group(array, group) for array in arrays.values() for group in array.devices],
+        "devices": [
+            group.model_dump(mode="json") | {"engine": array.engine_of(group)}
+            for array in arrays.values()
+            for group in array.devices
+        ],
         "digits": {
             group.name: max(2, len(str(len(array.list_devices()) - 1)))
             for array in arrays.values()
@@ -187,8 +191,3 @@ def _check_names(whole: ArrayConfig, arrays: Mapping[str, ArrayConfig], where: s
             f"{where}: {', '.join(name for name, count in Counter(own).items() if count > 1)}: drives of two servers "
             "have one name, which is made of the server's and the group's; give one of them another name"
         )
-
-
-def _group(array: ArrayConfig, group: Any) -> dict[str, Any]:
-    content: dict[str, Any] = group.model_dump(mode="json")
-    return content | {"engine": array.engine_of(group)}

@@ -136,7 +136,11 @@ def combine(name: str, contributions: Sequence[TensorContribution]) -> Array:
     spans = [_elements(part, item_bytes) for part in contributions]
     edges = sorted({0, flat.size, *(edge for each in spans for span in each for edge in span)})
     for start, end in itertools.pairwise(edges):
-        there = [part for part, each in zip(contributions, spans, strict=True) if _covers(each, start)]
+        there = [
+            part
+            for part, each in zip(contributions, spans, strict=True)
+            if any(first <= start < last for first, last in each)
+        ]
         if not there:
             raise DeviceLost(
                 f"{name}: elements {start} to {end - 1} of {flat.size} were delivered by no participant; take the step "
@@ -156,10 +160,6 @@ def _elements(part: TensorContribution, item_bytes: int) -> Spans:
         return [(0, part.array.size)]
     whole = [(-(-start // item_bytes), end // item_bytes) for start, end in part.spans]
     return [(start, end) for start, end in whole if start < end]
-
-
-def _covers(spans: Spans, element: int) -> bool:
-    return any(start <= element < end for start, end in spans)
 
 
 class Squares(NamedTuple):

@@ -98,6 +98,23 @@ def test_resolving_imports_nothing_that_trains_or_connects() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_run_imports_torch_beside_the_launcher_of_its_native_drives() -> None:
+    """One after the other they took two to three seconds more of each such run."""
+    program = """
+import contextlib, sys
+from pathlib import Path
+from csd_emu.engines import native_engine
+from host.cli.commands.runs import run
+def launched_ahead(config, paths):
+    sys.exit(f"{config.name}: {'torch' in sys.modules}")
+native_engine.launched_ahead = launched_ahead
+folder = Path("examples/quickstart")
+run(folder / "job.yaml", folder / "array.yaml")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == "quickstart: False\n"
+
+
 def test_names_of_registered_classes_are_known_without_importing_them() -> None:
     program = (
         "import sys\nfrom csd_emu.config.engine_names import ENGINE\nfrom host.config.plugins.kinds import STRATEGY\n"

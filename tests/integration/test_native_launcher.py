@@ -6,12 +6,16 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from csd_emu.config.array_file import Device
+from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.engines import DevicePlan, NativeEngine, native_engine
+from csd_emu.engines.native_engine import launched_ahead
+from csd_emu.util.config_files import parse_config
+from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import DeviceError
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
@@ -80,6 +84,38 @@ def test_the_launcher_imports_as_soon_as_the_engine_is_prepared_and_ends_with_it
     engine.close()
     assert not launcher.is_running()
     assert engine.alive(handle)
+
+
+def lab(**more: Any) -> ArrayConfig:
+    content = {"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]}
+    return parse_config(content | more, ArrayConfig, "array.yaml")
+
+
+def test_a_launcher_that_was_started_ahead_is_the_first_engine_s(tmp_path: Path, engine: NativeEngine) -> None:
+    paths, before = Paths(tmp_path, tmp_path, tmp_path), set(psutil.Process().children())
+    with launched_ahead(lab(), paths):
+        (launcher,) = set(psutil.Process().children()) - before
+        handle = engine.start(plan_of(tmp_path / "arrays", 0))
+        assert psutil.Process(int(handle.reference)).ppid() == launcher.pid
+        with launched_ahead(lab(), paths):  # the drive runs already
+            assert set(psutil.Process().children()) - before == {launcher}
+    assert launcher.is_running()
+    engine.close()
+    assert not launcher.is_running()
+
+
+def test_a_launcher_that_nobody_needed_is_ended(tmp_path: Path) -> None:
+    before = set(psutil.Process().children())
+    with launched_ahead(lab(), Paths(tmp_path, tmp_path, tmp_path)):
+        (launcher,) = set(psutil.Process().children()) - before
+    assert not launcher.is_running()
+
+
+@pytest.mark.parametrize("more", [{"engine": "qemu"}, {"clock": "wall", "link": {"shaped": "relay", "shared": True}}])
+def test_none_is_started_ahead_for_other_drives_and_other_networks(tmp_path: Path, more: dict[str, Any]) -> None:
+    before = set(psutil.Process().children())
+    with launched_ahead(lab(**more), Paths(tmp_path, tmp_path, tmp_path)):
+        assert set(psutil.Process().children()) == before
 
 
 def test_a_drive_whose_folder_is_gone_is_swept(tmp_path: Path, engine: NativeEngine) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -33,7 +35,6 @@ from host.core.summary import Summary, format_accuracy
 
 if TYPE_CHECKING:
     from host.app.prepare import RunRequest
-    from host.config.resolve import JobChanges
 
 
 JobArgument = Annotated[Path | None, typer.Argument(metavar="JOB.YAML", help="what to train")]
@@ -64,12 +65,6 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
-    with INTERRUPTS.deferred():
-        from host.app.resume import resume_run
-        from host.app.run_job import Stay as Staying
-        from host.app.run_job import run_job
-        from host.config.resolve import JobChanges
-
     shown: list[Summary] = []
 
     def show_and_stay(summary: Summary) -> None:
@@ -78,15 +73,24 @@ def run(
         if not as_json:
             console.print("drives, metrics and live page stay until Ctrl-C")
 
-    staying = Staying(show_and_stay) if stay else None
-    if resume is not None:
-        _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
-        with StageProgress(quiet=as_json) as progress:
+    with contextlib.ExitStack() as stack:
+        if resume is not None:
+            _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
+        else:
+            planner = None if prefer is None else {"prefer": prefer}
+            changes = {"tuner": tuner, "schedule": comm, "placement": placement, "planner": planner}
+            files = _prepared(job, array, servers, server, ArrayChanges(engine, clock), **changes)
+            request = stack.enter_context(files)
+        with INTERRUPTS.deferred():
+            from host.app.resume import resume_run
+            from host.app.run_job import Stay as Staying
+            from host.app.run_job import run_job
+
+        progress = stack.enter_context(StageProgress(quiet=as_json))
+        staying = Staying(show_and_stay) if stay else None
+        if resume is not None:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
-    else:
-        changes = JobChanges(tuner, comm, placement, None if prefer is None else {"prefer": prefer})
-        request = _read_files(job, array, servers, server, ArrayChanges(engine, clock), changes)
-        with StageProgress(quiet=as_json) as progress:
+        else:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
         _show(summary, as_json)
@@ -108,15 +112,16 @@ def _check_resumed(*given: object) -> None:
         )
 
 
-def _read_files(
+@contextlib.contextmanager
+def _prepared(
     job: Path | None,
     array: Path | None,
     servers: Path | None,
     server: str | None,
     array_changes: ArrayChanges,
-    changes: JobChanges,
-) -> RunRequest:
-    """Return what the files of a new run ask for.
+    **changes: Any,
+) -> Iterator[RunRequest]:
+    """Read and check what the files of a new run ask for, while the launcher of its native drives imports.
 
     Raises:
         ConfigurationError: one is missing, too many are named, or one breaks a rule.
@@ -128,11 +133,17 @@ def _read_files(
             "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR"
         )
     with INTERRUPTS.deferred():
-        from host.app.prepare import prepare_run
-        from host.config.resolve import resolve_run
+        from csd_emu.engines.native_engine import launched_ahead
+        from host.config.resolve import JobChanges, read_drives, resolve_run
 
         group = None if servers is None or server is None else (servers, server)
-        return prepare_run(resolve_run(job, array, array_changes, changes, group))
+        _, config = read_drives(array, group, array_changes)
+    with launched_ahead(config, Paths.default()):
+        with INTERRUPTS.deferred():
+            from host.app.prepare import prepare_run
+
+            request = prepare_run(resolve_run(job, array, array_changes, JobChanges(**changes), group))
+        yield request
 
 
 def store(
@@ -200,12 +211,10 @@ def ci_run(
         with INTERRUPTS.deferred():
             from host.app.gate.gate_checks import parse_bands
             from host.app.gate.run_gate import Gate, run_gate
-            from host.app.prepare import prepare_run
-            from host.config.resolve import resolve_run
 
             gate = Gate(baseline, junit, parse_bands(band or []), write or update, update, allow_losses)
-            request = prepare_run(resolve_run(job, array, ArrayChanges(engine, clock)))
-        with StageProgress(quiet=as_json) as progress:
+        files = _prepared(job, array, None, None, ArrayChanges(engine, clock))
+        with files as request, StageProgress(quiet=as_json) as progress:
             report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
     print_json(report) if as_json else print_gate(report)
     raise typer.Exit(0 if report.passed else 1)

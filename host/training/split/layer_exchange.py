@@ -75,7 +75,10 @@ def layer_places(
     records, tensors = len(images), sent_tensors(model)
     trained = {name for name, tensor in tensors.items() if tensor.requires_grad}
     exchanged = trained | ({name for name, _ in model.named_buffers()} if exchange.buffers else set())
-    sizes = {name: _bytes(tensor, exchange) for name, tensor in tensors.items()}
+    sizes = {
+        name: tensor.numel() * (8 if exchange.double and tensor.is_floating_point() else tensor.element_size())
+        for name, tensor in tensors.items()
+    }
     cuts = [CutPoint(layers[0].name, (), _FIRST), *list_cuts(model, images)]
     return tuple(
         LayerSplitCost(
@@ -90,10 +93,6 @@ def layer_places(
         )
         for layer, cut in zip(layers, cuts, strict=True)
     )
-
-
-def _bytes(tensor: torch.Tensor, exchange: LayerExchange) -> int:
-    return tensor.numel() * (8 if exchange.double and tensor.is_floating_point() else tensor.element_size())
 
 
 def _crossing_bytes(crossing: Crossing, exchange: LayerExchange) -> int:
