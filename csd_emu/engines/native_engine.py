@@ -233,10 +233,9 @@ def launched_ahead(config: ArrayConfig, paths: Paths) -> Iterator[None]:
 
     Whichever engine needs a launcher first takes it; if none did, it is ended.
     """
-    if any(node.engine == NATIVE for node in config.list_nodes()):
-        engine = NativeEngine.of_array(config, paths)
-        if engine._shaper is None and not engine._find(config.name):
-            _AHEAD.append(_start_launcher(_LAUNCHER))
+    native = any(node.engine == NATIVE for node in config.list_nodes())
+    if native and config.link.shaped is None and not NativeEngine(paths.arrays)._find(config.name):
+        _AHEAD.append(_start_launcher(_LAUNCHER))
     try:
         yield
     finally:

@@ -129,7 +129,13 @@ def _sync_columns(clock: str) -> list[_Column]:
     rate = f"records/array s ({clock})"
     return [
         _Column("steps", "steps", 6, lambda record: str(len(record.steps))),
-        _Column("batch", "batch", 6, _batch),
+        # Of the middle step: an epoch's last one is smaller than the batches.
+        _Column(
+            "batch",
+            "batch",
+            6,
+            lambda record: str(statistics.median_low(s.samples for s in record.steps)) if record.steps else "-",
+        ),
         _Column(
             f"records / array s\n({clock})",
             rate,
@@ -152,11 +158,6 @@ def _array_seconds(record: RoundRecord) -> str:
     seconds = f"{record.array_seconds:.3f}"
     marked = seconds if record.sampling is None else record.sampling.mark(seconds)
     return format_band(marked, record.bands.get("array_seconds"))
-
-
-def _batch(record: RoundRecord) -> str:
-    """Return the records of the round's middle step: an epoch's last one is smaller than the batches."""
-    return str(statistics.median_low(step.samples for step in record.steps)) if record.steps else "-"
 
 
 _CAPTIONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 _OURS = ("csd_emu", "firmware_agent", "host", "csd_lab")
@@ -19,6 +20,8 @@ def main() -> None:
             raise
         print(missing_package(package), file=sys.stderr)
         sys.exit(UNFIT)
+    finally:
+        gc.freeze()  # else Python's end goes through all of torch once more, for a second
 
 
 def missing_package(package: str) -> str:

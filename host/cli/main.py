@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from csd_emu.util.open_files import raise_open_files
+from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.cli.commands import arrays, runs, shipped
 from host.cli.commands.calibrate import calibrate
@@ -70,6 +70,8 @@ def main() -> None:
     """Run the command line; an error of ours becomes one message and its exit code, Ctrl-C becomes 130."""
     # What is started from here execs at once: gRPC need not prepare for a fork, nor say that it could not.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    # torch's compiler makes its folder when it is imported, as where layers are traced.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Paths.default().cache / "torch"))
     raise_open_files()
     try:
         with INTERRUPTS.installed():
@@ -87,5 +89,3 @@ def main() -> None:
         if end.code == INTERRUPTED:
             errors.print("csd-emu: interrupted; what this command started has ended")
         raise
-    finally:
-        gc.freeze()  # else Python's end goes through all of torch once more, for a second

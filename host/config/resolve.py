@@ -176,7 +176,14 @@ def resolve_run(
     Raises:
         ConfigurationError: a file breaks a rule, or the job cannot be trained over several servers.
     """
-    server_group, config = read_drives(array_path, servers, array_changes)
+    return resolve_job(job_path, read_drives(array_path, servers, array_changes), changes)
+
+
+def resolve_job(
+    job_path: Path, drives: tuple[ServerGroup | None, ArrayConfig], changes: JobChanges = UNCHANGED
+) -> ResolvedRun:
+    """Read a job that is trained on `drives` that were read before; see `resolve_run`."""
+    server_group, config = drives
     job, spec = load_job(job_path)
     job = changes.apply(job)
     plugins = load_plugins(job, job_path)
@@ -186,7 +193,11 @@ def resolve_run(
 def read_drives(
     array_path: Path | None, servers: tuple[Path, str] | Path | None, changes: ArrayChanges
 ) -> tuple[ServerGroup | None, ArrayConfig]:
-    """Return the servers, if there are several, and the array."""
+    """Return the servers, if there are several, and the array; a file that is a pipe can be read once.
+
+    Raises:
+        ConfigurationError: a file breaks a rule.
+    """
     if servers is None:
         if array_path is None:
             raise ConfigurationError("neither an array nor servers are given; name one of both")

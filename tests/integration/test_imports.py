@@ -46,10 +46,10 @@ print({"sympy", "torch._dynamo"} & set(sys.modules))
 def test_torch_s_compiler_is_not_imported_where_the_host_steps() -> None:
     program = """
 import sys
-import numpy as np
+import numpy as np, torch
 from host.config.sync_section import OptimiserSection
 from host.training.host_optimiser import _TENSOR_WISE, HostOptimiser
-for name in sorted(_TENSOR_WISE):
+for name in sorted(_TENSOR_WISE & vars(torch.optim).keys()):
     for clip_norm in (None, 1.0):
         arrays = {"weight": np.ones((2, 2), np.float32)}
         optimiser = HostOptimiser(arrays, OptimiserSection(name=name), 0.1, clip_norm=clip_norm)

@@ -3,8 +3,10 @@
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import DeviceError
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
-from tests.support.commands import wait_until
+from tests.support.commands import Done, Workshop, wait_until
 
 # Stands for the agent: says what it finds, and waits.
 AGENT = """
@@ -109,6 +111,37 @@ def test_a_launcher_that_nobody_needed_is_ended(tmp_path: Path) -> None:
     with launched_ahead(lab(), Paths(tmp_path, tmp_path, tmp_path)):
         (launcher,) = set(psutil.Process().children()) - before
     assert not launcher.is_running()
+
+
+@pytest.mark.parametrize(
+    ("changes", "array", "code"), [({"rounds": 1, "target": None}, "array.yaml", 0), ({"model": "nothing"}, "pipe", 2)]
+)
+def test_a_run_starts_one_launcher_and_leaves_none_though_it_is_refused(
+    workshop: Workshop,
+    csd_emu: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    array: str,
+    code: int,
+) -> None:
+    """The array's file may be a pipe, which can be read once."""
+    start, started = native_engine._start_launcher, list[subprocess.Popen[bytes]]()
+
+    def keep(command: Sequence[str]) -> subprocess.Popen[bytes]:
+        started.append(start(command))
+        return started[-1]
+
+    monkeypatch.setattr(native_engine, "_start_launcher", keep)
+    arguments = workshop.job_arguments(**changes)
+    if array == "pipe":
+        os.mkfifo(pipe := workshop.folder / array)
+        threading.Thread(target=pipe.write_text, args=(workshop.array.read_text(),)).start()
+        arguments[arguments.index(workshop.array)] = pipe
+    done = csd_emu(*arguments)
+    assert done.code == code, done.err
+    (launcher,) = started
+    assert launcher.returncode is not None
+    workshop.assert_clean()
 
 
 @pytest.mark.parametrize("more", [{"engine": "qemu"}, {"clock": "wall", "link": {"shaped": "relay", "shared": True}}])

@@ -15,7 +15,7 @@ from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.config.servers_file import read_servers
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from host.app.gate.gate_checks import REMEDIES, GateReport, Verdict, format_tolerance, list_changes
+from host.app.gate.gate_checks import REMEDIES, GateReport, Verdict, format_tolerance, list_changes, parse_bands
 from host.cli.common_options import (
     ArrayOption,
     ClockOption,
@@ -134,15 +134,14 @@ def _prepared(
         )
     with INTERRUPTS.deferred():
         from csd_emu.engines.native_engine import launched_ahead
-        from host.config.resolve import JobChanges, read_drives, resolve_run
+        from host.config.resolve import JobChanges, read_drives, resolve_job
 
-        group = None if servers is None or server is None else (servers, server)
-        _, config = read_drives(array, group, array_changes)
-    with launched_ahead(config, Paths.default()):
+        drives = read_drives(array, None if servers is None or server is None else (servers, server), array_changes)
+    with launched_ahead(drives[1], Paths.default()):
         with INTERRUPTS.deferred():
             from host.app.prepare import prepare_run
 
-            request = prepare_run(resolve_run(job, array, array_changes, JobChanges(**changes), group))
+            request = prepare_run(resolve_job(job, drives, JobChanges(**changes)))
         yield request
 
 
@@ -208,14 +207,14 @@ def ci_run(
     with saying_errors(junit, "csd-emu", {}):
         if write and update:
             raise ConfigurationError("give --write-baseline or --update-baseline, not both")
-        with INTERRUPTS.deferred():
-            from host.app.gate.gate_checks import parse_bands
-            from host.app.gate.run_gate import Gate, run_gate
+        bands = parse_bands(band or [])
+        with _prepared(job, array, None, None, ArrayChanges(engine, clock)) as request:
+            with INTERRUPTS.deferred():
+                from host.app.gate.run_gate import Gate, run_gate
 
-            gate = Gate(baseline, junit, parse_bands(band or []), write or update, update, allow_losses)
-        files = _prepared(job, array, None, None, ArrayChanges(engine, clock))
-        with files as request, StageProgress(quiet=as_json) as progress:
-            report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
+            gate = Gate(baseline, junit, bands, write or update, update, allow_losses)
+            with StageProgress(quiet=as_json) as progress:
+                report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
     print_json(report) if as_json else print_gate(report)
     raise typer.Exit(0 if report.passed else 1)
 
