@@ -99,9 +99,9 @@ def test_resolving_imports_nothing_that_trains_or_connects() -> None:
 
 
 def test_a_run_imports_torch_beside_the_launcher_of_its_native_drives() -> None:
-    """One after the other they took two to three seconds more of each such run."""
+    """The launcher imports it, too: one after the other they would wait for each other."""
     program = """
-import contextlib, sys
+import sys
 from pathlib import Path
 from csd_emu.engines import native_engine
 from host.cli.commands.runs import run
