@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -274,7 +277,10 @@ def describe_failure(task: str, error: BaseException) -> Failed:
 
 
 def device_facts() -> dict[str, str]:
-    """Return what the host should know of this machine, for the record: versions and the CPU's flags."""
+    """Return what the host should know of this machine, for the record: versions, processors and their flags."""
+    cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    processors = re.findall(r"^model name\s*: (.*)", cpu, re.MULTILINE) or [platform.machine()]  # ARM's have no name
+    flags = re.findall(r"^(?:features|flags)\s*: (.*)", cpu, re.MULTILINE | re.IGNORECASE)
     return {
         "agent": __version__,
         "python": platform.python_version(),
@@ -282,13 +288,6 @@ def device_facts() -> dict[str, str]:
         "numpy": numpy.__version__,
         "machine": platform.machine(),
         "kernel": platform.release(),
-        "cpu_aes": "yes" if _cpu_has("aes") else "no",
+        "processor": f"{processors[0]}, {len(os.sched_getaffinity(0))} of them",
+        "cpu_aes": "yes" if any("aes" in line.split() for line in flags) else "no",
     }
-
-
-def _cpu_has(flag: str) -> bool:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as stream:
-            return any(flag in line.split() for line in stream if line.lower().startswith(("features", "flags")))
-    except OSError:
-        return False

@@ -242,19 +242,15 @@ def take_manifest(archive: TarStream) -> ImageManifest:
         content[offset : offset + len(block)] = block
     manifest = msgspec.json.decode(content, type=ImageManifest)
     for name, facts in manifest.files.items():
-        if not name or name == MANIFEST or PurePosixPath(name).is_absolute() or not _is_plain(name):
+        path = PurePosixPath(name)  # written in one way alone
+        outside = path.is_absolute() or ".." in path.parts or str(path) != name
+        if outside or name in ("", ".", MANIFEST) or "\0" in name:
             raise ValueError(f"it names {name!r}, which lies outside of its folder")
         if not 0 <= facts.size_bytes <= _MOST_BYTES:
             raise ValueError(f"it names {name!r} with {facts.size_bytes} bytes")
     if (total := sum(facts.size_bytes for facts in manifest.files.values())) > _MOST_TOTAL_BYTES:
         raise ValueError(f"it names {total} bytes in all, more than {_MOST_TOTAL_BYTES}")
     return manifest
-
-
-def _is_plain(name: str) -> bool:
-    return (
-        name != "." and str(PurePosixPath(name)) == name and ".." not in PurePosixPath(name).parts and "\0" not in name
-    )
 
 
 def unpack_archive(runner: Runner, source: Path, manifest: ImageManifest, folder: Path) -> None:

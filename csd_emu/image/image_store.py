@@ -32,7 +32,7 @@ from csd_emu.image.layer import DISK, KERNEL, LayerBuilder, Stages, check_space
 from csd_emu.image.runner import Runner
 from csd_emu.util.file_locks import try_lock
 from csd_emu.util.progress import Progress
-from firmware_agent.common.atomic_files import make_folder
+from firmware_agent.common.atomic_files import make_folder, replace_file
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
 _LOCK_POLL_SECONDS = 0.2
@@ -223,7 +223,7 @@ class ImageStore:
             for name in (DISK, KERNEL):
                 _link_or_copy(layer / name, partial / name)
             login = KeyPair.make()
-            _write_secret(partial / "ssh_key", login.private)
+            replace_file(partial / "ssh_key", login.private, 0o600)
             (partial / "ssh_key.pub").write_bytes(login.public)
             entries = [
                 *boot_entries(self._recipe, layer),
@@ -311,11 +311,6 @@ def _link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
 
 
 def _remove_folder(folder: Path) -> None:

@@ -30,6 +30,9 @@ CYCLE_BAND = 0.8, 1.25
 SHARING_BAND = 0.9, 1.9
 # An end of the figures' bands: ``low`` has the fewest seconds and joules, ``high`` the most.
 End = Literal["low", "high"]
+RatioName = Literal["low", "middle", "high"]
+# Which drive the ratio of a host counts in.
+RATIO_DRIVE = "newport"
 
 
 class Band(msgspec.Struct, frozen=True):
@@ -213,7 +216,14 @@ class Profile:
     def entries(self) -> list[FigureEntry]:
         """Return every figure under its full name, for example ``power.idle_watts``, with its unit and source."""
         return [
-            FigureEntry(name, figure.value, unit_of(name), figure.source, figure.assumed, figure.band)
+            FigureEntry(
+                figure=name,
+                value=figure.value,
+                unit=next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), ""),
+                source=figure.source,
+                assumed=figure.assumed,
+                band=figure.band,
+            )
             for name, figure in self._figures()
         ]
 
@@ -250,8 +260,3 @@ _UNITS = {
     "_seconds": "s",
     "_watts": "W",
 }
-
-
-def unit_of(name: str) -> str:
-    """Return the unit that the name of a figure ends in, empty for a count or a ratio."""
-    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")

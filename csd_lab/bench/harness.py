@@ -28,6 +28,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_emu.util.qemu_tools import find_qemu
 from csd_lab.bench.bench_report import BenchReport
+from firmware_agent.agent import device_facts
 from firmware_agent.common.errors import BootTimeout
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Job
@@ -271,12 +272,10 @@ def spread(values: Sequence[float]) -> float:
 
 def describe_machine(engine: str = "qemu") -> dict[str, Any]:
     """Return what a figure's reader needs to know of the machine, QEMU included if the bench ran on it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    processors = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     machine = {
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "processor": next(processors, "unknown"),
+        "processor": device_facts()["processor"],
         "system": platform.platform(),
         "load_average_1min": os.getloadavg()[0],
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from csd_lab.fidelity.board_measurement import MeasuredBoard
     from csd_lab.fidelity.board_report import BoardRequest
     from csd_lab.fidelity.drive_fidelity import FidelityReport
-    from host.app.real_drive import RealDrive
+    from host.app.real_machine import RealMachine
     from host.config.calibration_request import CalibrationRequest
 
 # Runs of each program on a board.
@@ -99,12 +99,12 @@ def fidelity(
     else:
         assert inventory is not None
         with INTERRUPTS.deferred():
-            from host.app.real_drive import RealDrive
+            from host.app.real_machine import RealMachine
             from host.config.calibration_request import read_request, read_spec
 
             specs = map(read_spec, model or ["digits_cnn"])
             requests = [read_request(spec, shape, batches, steps, None, seed) for spec in specs]
-            found = RealDrive.find(inventory, drive)
+            found = RealMachine.find(inventory, drive)
         measure_drive(requests, found, as_json)
 
 
@@ -137,7 +137,7 @@ def check_options(
         raise ConfigurationError(f"fidelity {drive}: an --inventory says how to reach the drive; name its file")
 
 
-def measure_drive(requests: Sequence[CalibrationRequest], drive: RealDrive, as_json: bool) -> None:
+def measure_drive(requests: Sequence[CalibrationRequest], drive: RealMachine, as_json: bool) -> None:
     """Measure models on a drive of an inventory, and print how far emulation is from it."""
     from csd_lab.fidelity.drive_fidelity import measure_fidelity
 

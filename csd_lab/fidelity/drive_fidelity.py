@@ -12,7 +12,7 @@ from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.fidelity.profile_fit import FidelityRow, ScaleFit, SuggestedFigure, compare, fit_scales, suggest
-from host.app.real_drive import RealDrive
+from host.app.real_machine import RealMachine
 from host.config.calibration_request import CalibrationRequest
 
 
@@ -34,13 +34,13 @@ class FidelityReport(msgspec.Struct, frozen=True):
 
 
 def measure_fidelity(
-    requests: Sequence[CalibrationRequest], drive: RealDrive, paths: Paths, progress: Progress
+    requests: Sequence[CalibrationRequest], drive: RealMachine, paths: Paths, progress: Progress
 ) -> FidelityReport:
     """Measure models on a real drive and compare them with the counted tables that emulation rests on.
 
     Raises:
         CalibrationError: a model has no counted table, or steps scatter too much.
-        CsdError: as `RealDrive.measure`.
+        CsdError: as `RealMachine.measure`.
     """
     begin = time.monotonic()
     store, profile = CalibrationStore(paths.calibration), get_profile(drive.profile)

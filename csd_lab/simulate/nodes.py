@@ -13,13 +13,14 @@ from csd_emu.perfmodel.host_node import link_of
 from csd_emu.perfmodel.timeline import Link
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import End
+from csd_emu.profiles.profile import End, RatioName
 from csd_emu.util.node_names import HOST
+from csd_lab.simulate.host_worth import host_worth
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
 from host.core.model_facts import Load
 from host.core.tuning.speed_table import SpeedTable
-from host.policies.batching.device_speeds import HOST_UNIT, DeviceClass, RatioName, device_classes
+from host.policies.batching.device_speeds import DeviceClass, device_classes
 
 # More drives than this are a slip of the hand.
 MOST_DRIVES = 1_000_000
@@ -123,27 +124,26 @@ def make_nodes(
     numbers: dict[str, int] = {}
     for device in pattern:
         numbers.setdefault(device.profile, len(numbers))
-    host = get_profile(config.host.profile).at(end)
+    host = get_profile(config.host.profile)
     by_profile = {device.profile: classes[device.name] for device in pattern}
-    kinds = [_kind(get_profile(name).at(end), by_profile[name], 1.0, end) for name in numbers]
-    worth = float(getattr(host.ratio, ratio).value) if host.ratio is not None else 1.0
+    kinds = [_kind(get_profile(name), by_profile[name], ratio, end) for name in numbers]
     own = np.array([numbers[device.profile] for device in pattern])
     kind_of = np.concatenate([np.resize(own, count), np.full(int(config.host.trains), len(kinds))])
     return Nodes(
         names=[*_names(config, count), *([HOST] if config.host.trains else [])],
-        kinds=[*kinds, _kind(host, classes[HOST], worth, end)],
+        kinds=[*kinds, _kind(host, classes[HOST], ratio, end)],
         kind_of=kind_of,
         trains=config.host.trains,
-        link=link_of(config.link, host),
+        link=link_of(config.link, host.at(end)),
         load=load,
-        ratio=worth,
+        ratio=host_worth(tables, host.name, ratio),
     )
 
 
-def _kind(profile: Profile, costs: DeviceClass, worth: float, end: End | None) -> NodeKind:
+def _kind(profile: Profile, costs: DeviceClass, ratio: RatioName, end: End | None) -> NodeKind:
     table = costs.memory.table
-    unit = get_profile(HOST_UNIT).at(end) if profile.ratio is not None else profile
-    return NodeKind(profile, costs, table.encode_seconds_median * table.scale(unit, "encode") / worth)
+    unit, worth = table.speed_of(profile, ratio)
+    return NodeKind(profile.at(end), costs, table.encode_seconds_median * table.scale(unit.at(end), "encode") / worth)
 
 
 def _names(config: ArrayConfig, count: int) -> list[str]:

@@ -14,7 +14,7 @@ from csd_emu.config.servers_file import ServersConfig
 from csd_emu.perfmodel.host_node import MEMORY_BYTES_PER_SECOND
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import End
+from csd_emu.profiles.profile import End, RatioName
 from csd_emu.util.progress import Progress
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.outages import Outages
@@ -42,7 +42,6 @@ from host.core.figure_bands import span_of
 from host.core.tuning.batch_tuner import Batches
 from host.monitoring.report.compare_baseline import list_assumptions
 from host.monitoring.report.comparison import AssumedFigure
-from host.policies.batching.device_speeds import RatioName
 
 SIMULATED = "simulated"
 _Run = tuple[Tree, SimulationTrace]

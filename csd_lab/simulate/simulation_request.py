@@ -9,7 +9,7 @@ from pathlib import Path
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import End
+from csd_emu.profiles.profile import End, RatioName
 from csd_emu.util.config_files import load_config
 from csd_lab.simulate.nodes import make_nodes
 from csd_lab.simulate.tree import Tree, array_tree, make_tree
@@ -20,7 +20,6 @@ from host.config.plugins.plugin_loading import Plugin
 from host.config.resolve import load_plugins
 from host.core.datasets import load_dataset
 from host.core.model_facts import Load, inspect_load
-from host.policies.batching.device_speeds import RatioName
 from host.training.optimiser_bytes import load_between
 
 MOST_STEPS = 1_000_000

@@ -14,7 +14,7 @@ from csd_emu.config.servers_file import MAX_SERVERS, RacksSection, ServerGroupSe
 from csd_emu.perfmodel.allreduce import AllReduce, Fabric
 from csd_emu.perfmodel.host_node import exchange_seconds
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import End
+from csd_emu.profiles.profile import End, RatioName
 from csd_lab.simulate.nodes import MOST_DRIVES, NodeKind, Nodes, make_nodes
 from csd_lab.simulate.rack_allreduce import ALGORITHMS
 from firmware_agent.common.errors import ConfigurationError
@@ -22,7 +22,6 @@ from host.config.sync_section import SyncSection
 from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches
 from host.core.tuning.speed_table import SpeedTable
-from host.policies.batching.device_speeds import RatioName
 
 Flags = npt.NDArray[np.bool_]
 

@@ -11,12 +11,12 @@ from typing import get_args
 import numpy as np
 from msgspec import structs
 
-from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import End
+from csd_emu.profiles.calibration import CalibrationStore, ModelTables
+from csd_emu.profiles.profile import End, RatioName
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
+from csd_lab.simulate.host_worth import host_worth
 from csd_lab.tune.equal_batches import plan_equal
 from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
@@ -31,13 +31,7 @@ from host.core.model_facts import ModelFacts, exchange_seconds, inspect_load, in
 from host.core.tuning.speed_table import SpeedTable
 from host.core.tuning.stannis_rule import BALANCED
 from host.fleet.shards import ShardAssignment, deal_out
-from host.policies.batching.device_speeds import (
-    HOST_UNIT,
-    DeviceClass,
-    RatioName,
-    device_classes,
-    speed_tables,
-)
+from host.policies.batching.device_speeds import DeviceClass, device_classes, speed_tables
 from host.policies.batching.memory_limit import RESERVE_BYTES
 from host.policies.batching.stannis import BatchPlan, ShardPlan, cost_batches, plan_batches, plan_shards
 from host.training.job_inputs import JobData
@@ -97,15 +91,19 @@ class _Planned:
 
 def _plan(request: TuneRequest, store: CalibrationStore, ratio: RatioName, end: End | None = None) -> _Planned:
     """Plan with the figures of all profiles, or with these at one end of their bands."""
-    sync, tables_of_core = request.job.sync, store.counting(request.config.core_model)
+    sync = request.job.sync
     classes = device_classes(
-        *(request.config, tables_of_core.of(request.spec, request.shape), sync, ratio),
+        *(request.config, _tables(request, store), sync, ratio),
         shard_bytes=request.shard_bytes,
         end=end,
     )
     sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape), end)
     plan = plan_batches(list(speed_tables(classes).values()), sync.tuning, sync_seconds)
     return _Planned(classes, plan)
+
+
+def _tables(request: TuneRequest, store: CalibrationStore) -> ModelTables:
+    return store.counting(request.config.core_model).of(request.spec, request.shape)
 
 
 def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> TuneReport:
@@ -121,13 +119,12 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
     equal = plan_equal(planned.tables, int(plan.batches.sum()), plan.sync_seconds)
     sizes = [len(private) for private in request.dealt.private]
     shards = plan_shards(plan.batches.tolist(), sizes, len(request.dealt.public), request.job.sync.overflow)
-    ratios = get_profile(request.config.host.profile).ratio
     costs, equals = ([there.cost(own) for there in ends.values()] for own in (plan, equal))
     return TuneReport(
         model=request.job.model,
         input_shape=list(request.shape),
         array=request.config.name,
-        host_ratio=getattr(ratios, ratio).value if HOST in classes else None,
+        host_ratio=host_worth(_tables(request, store), request.config.host.profile, ratio) if HOST in classes else None,
         devices=[
             structs.replace(device, bands=_device_bands(number, costs, equals), batch_at_ends=_batches(number, ends))
             for number, device in enumerate(_devices(classes, plan, equal, shards))
@@ -172,7 +169,7 @@ def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) ->
         DeviceError: the model does not train there.
     """
     store = CalibrationStore(paths.calibration)
-    profiles = {HOST_UNIT if d.name == HOST else d.profile for d in request.config.list_nodes()}
+    profiles = {node.profile for node in request.config.list_nodes()}
     if all(store.find(request.spec, request.shape, profile) is not None for profile in profiles):
         return
     from host.app.calibration_measurement import calibrate  # needs libvirt

@@ -97,6 +97,7 @@ class Trainer:
 
         The steps before it are not counted: in them the process takes its memory from the kernel.
         """
+        torch.set_num_threads(task.threads)
         before = copy.deepcopy(self.model.state_dict()) if task.restore else None
         optimiser, now, watch = self._optimiser(), self._stopwatch.now, self._stopwatch
         memory = PeakMemory()

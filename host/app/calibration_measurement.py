@@ -181,6 +181,7 @@ async def measure_batch(
         restore=False,
         layers=request.layers and session.hello.facts.get(MEASURES_LAYERS) == "yes",
         cycle_steps=CYCLE_STEPS if cycles else 0,
+        threads=request.threads,
     )
     await session.send(task, Deadline(_WATCHDOG_SECONDS))
     measured = await session.expect(Measured, Deadline(_WATCHDOG_SECONDS))
@@ -221,7 +222,7 @@ def _table(
         clock=hello.clock,
         core=key.core,
         image=image,
-        versions=Versions(*(hello.facts[name] for name in Versions.__struct_fields__)),
+        versions=Versions(**{name: hello.facts[name] for name in Versions.__struct_fields__ if name in hello.facts}),
         seed=request.seed,
         encode_seconds=tuple(answer.encode_seconds for answer in answers),
         memory_source=answers[-1].peak_memory_source,

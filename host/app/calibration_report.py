@@ -63,8 +63,9 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     """`csd-emu calibrate`: the table, and what of it was measured again.
 
     `core` and `clock` say what was measured: the counted core of a virtual machine, ``reference`` or ``core.`` and the
-    digest of a profile's, or a real `drive` (empty of a virtual one) by the wall's. `confirmed` is false if a row of
-    `verified` differs by more than `tolerance`. `wall_seconds` is the cost of the command.
+    digest of a profile's, or a real `drive` (empty of a virtual one; ``this machine`` of a host) by the wall's.
+    `confirmed` is false if a row of `verified` differs by more than `tolerance`. `wall_seconds` is the cost of the
+    command.
     """
 
     model: str
@@ -92,7 +93,7 @@ VERIFY_TOLERANCE = 0.02
 
 
 MeasureTable = Callable[[CalibrationRequest, Paths, Progress], CalibrationTable]
-"""Measures a table: `calibrate`, or `RealDrive.measure`."""
+"""Measures a table: `calibrate`, or `RealMachine.measure`."""
 
 
 def keep_table(

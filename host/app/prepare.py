@@ -9,9 +9,9 @@ from typing import Any
 
 from csd_emu.config.array_file import SAMPLED, ArrayConfig
 from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
+from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.paths import Paths
-from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.array_files import read_array
@@ -24,8 +24,8 @@ from host.core.datasets import Dataset, load_dataset
 from host.core.device_time import (
     COUNTED,
     MODELLED,
-    RATIO_DRIVE,
     WALL,
+    HostModel,
     StepModel,
     find_cycles,
     find_models,
@@ -49,6 +49,10 @@ from host.training.split.split_request import PlacementRequest, of_run
 from host.training.sync_plan import Records, SyncPlan, make_plan
 from host.training.transfer_policy import UNSLICED, TransferPolicy, choose_communication
 
+_MEASURED_HOST = (
+    "the host's seconds are modelled by its own calibration table, and not by its profile's ratio; reports "
+    "compare with a host of that ratio"
+)
 _NOT_COVERED = (
     "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
     "measure more with csd-emu calibrate"
@@ -68,7 +72,8 @@ class RunRequest(JobInputs):
         plugins: the user's own strategy or tuner.
         proximal: the strategy's mu, which drives add to their loss.
         placed: where the model is cut; None if nothing is moved.
-        host_model: what the whole model's steps cost on the host, if a table says it.
+        host_table: what the whole model's steps cost on the host, or on a drive that it is compared with; None if it is
+            not known.
         decision: why the model is cut there, or not; None if that was not left to us.
         planning: what chooses the devices that train; None if all do.
         server_group: the servers that train together, of which `config` is this one's array; None if there is one.
@@ -81,7 +86,7 @@ class RunRequest(JobInputs):
     plugins: Plugins = NO_PLUGINS
     proximal: float = 0.0
     placed: SplitModelInfo | None = None
-    host_model: StepModel | None = None
+    host_table: CalibrationTable | None = None
     decision: CutDecision | None = None
     planning: Planning | None = None
     server_group: ServerGroup | None = None
@@ -100,10 +105,18 @@ class RunRequest(JobInputs):
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job)
             decided = [] if self.decision is None else explain(self.decision)
-            return [*self.sync.notes, *clocks, *self.communication.notes(self.job), *decided, *placed]
+            rest = [*self.communication.notes(self.job), *decided, *placed]
+            measured = self.host_table is not None and self.host_table.core == self.config.host.profile
+            host = [_MEASURED_HOST] if measured and (self.config.host.trains or self.placed) else []
+            return [*self.sync.notes, *clocks, *host, *rest]
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
+
+    @property
+    def host_model(self) -> HostModel | None:
+        """What the whole model's steps cost on the host, if a table says it."""
+        return None if self.host_table is None else host_model(self.host_table, get_profile(self.config.host.profile))
 
     @property
     def portable_job(self) -> JobConfig:
@@ -280,7 +293,7 @@ def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, 
         inputs,
         communication=communication,
         plugins=plugins,
-        host_model=_host_model(config, spec, shape, store),
+        host_table=store.find(spec, shape, config.host.profile),
         shares=step_shares(store.find(spec, shape, RATIO_DRIVE), job.batch_size, evaluator),
     )
     return _with_placement(request, plan_with, store)
@@ -315,8 +328,3 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan],
     plan = replace(plan, most_records=max(sum(plan.batches), most))
     models = front_models(request.models, placed.front)
     return replace(request, sync=plan, expected=plan.expected, models=models, placed=placed)
-
-
-def _host_model(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> StepModel | None:
-    table, host = store.find(spec, shape, RATIO_DRIVE), get_profile(config.host.profile)
-    return None if table is None or host.ratio is None else host_model(table, host)

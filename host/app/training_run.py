@@ -19,7 +19,6 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import DeviceCodeFailed, DeviceError, UserCodeFailed
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.heap import set_aside
-from firmware_agent.common.slices import Array
 from host.app.prepare import RunRequest
 from host.app.round_table import RoundTable
 from host.core.evaluation import NormSum
@@ -295,8 +294,11 @@ def make_sync_training(
 
 
 def _make_model(request: RunRequest) -> TrainedModel:
-    structure = request.evaluator.structure()
-    weights = _as_precision(request.evaluator.initial_weights(), request.job.sync.precision)
+    structure, precision = request.evaluator.structure(), request.job.sync.precision
+    weights = {
+        name: array.astype(precision) if np.issubdtype(array.dtype, np.floating) else array
+        for name, array in request.evaluator.initial_weights().items()
+    }
     return TrainedModel(weights, structure, make_optimiser(request.job, structure, weights), _norm_sums(request))
 
 
@@ -350,11 +352,3 @@ def _make_host_part(request: RunRequest, model: TrainedModel) -> HostPart | None
     drives_worth = None if ratio is None else ratio.middle.value
     clock = partial(placed.tail_seconds, host=request.host_model, ratio=drives_worth)
     return HostPart(tail, model, clock, len(placed.moved))
-
-
-def _as_precision(weights: dict[str, Array], precision: str) -> dict[str, Array]:
-    """Return the weights with their floating-point tensors in this precision."""
-    return {
-        name: array.astype(precision) if np.issubdtype(array.dtype, np.floating) else array
-        for name, array in weights.items()
-    }

@@ -40,6 +40,7 @@ class CalibrationRequest:
         layers: whether to measure what each layer takes, too.
         cycles: whether to have the core model count the cycles of whole steps, too; of virtual machines alone.
         profile: of the drive whose core is modelled; None: the reference core.
+        threads: that compute a step.
     """
 
     spec: ModelSpec
@@ -52,6 +53,7 @@ class CalibrationRequest:
     layers: bool = False
     cycles: bool = False
     profile: str | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         """Check what was asked for.
@@ -62,7 +64,7 @@ class CalibrationRequest:
         if self.profile is not None and not self.cycles:
             raise ConfigurationError(
                 "--profile: the cycles of its core are counted on a virtual machine; leave out --no-cycles, --verify, "
-                "--inventory and --drive"
+                "--inventory, --drive and --host"
             )
 
     @property

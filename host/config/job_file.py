@@ -79,10 +79,6 @@ _FEDERATED_KEYS = ("participation", "straggler", "strategy")
 _SYNC_KEYS = ("tuner", "sync", "disturb", "communication", "placement", "planner")
 
 
-def _show_policies(schema: dict[str, Any]) -> None:
-    schema["examples"] = list(SPLIT_POLICY.names)
-
-
 class JobConfig(Config):
     """A training job.
 
@@ -126,7 +122,12 @@ class JobConfig(Config):
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
     communication: CommunicationKey = CommunicationSection()
-    placement: str = Field(default="none", min_length=1, max_length=256, json_schema_extra=_show_policies)
+    placement: str = Field(
+        default="none",
+        min_length=1,
+        max_length=256,
+        json_schema_extra=lambda schema: schema.update(examples=list(SPLIT_POLICY.names)),
+    )
     planner: PlannerSection | None = None
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]

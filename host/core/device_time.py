@@ -17,7 +17,6 @@ from csd_emu.profiles.calibration.cycle_counts import scaled
 from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
-from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.models import ModelSpec
 
@@ -28,8 +27,6 @@ COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
 ASSUMED_CYCLES = {"forward": 1.9, "backward": 2.0, "update": 3.0, "encode": 2.0}
 # What phases of models have: how far the assumed ones may be off.
 _LEAST_CYCLES, _MOST_CYCLES = 1.4, 3.6
-# Which drive the ratio of a host's profile counts in.
-RATIO_DRIVE = "newport"
 # A competing task's weight is given against this one of the trainer.
 TRAINER_WEIGHT = 100
 
@@ -144,7 +141,12 @@ def growth(after: float, before: float) -> float:
 
 @dataclass(frozen=True)
 class HostModel:
-    """The host's steps: those of a reference drive, so many times as fast."""
+    """The host's steps: those of a drive, so many times as fast; or its own, once as fast.
+
+    Attributes:
+        drive: the drive; of a host that was measured itself, that host.
+        ratio: how many times as fast.
+    """
 
     drive: StepModel
     ratio: float
@@ -286,7 +288,7 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
     counted = config.counted_engine in config.engines
     if not config.host.trains or (not counted and config.clock == WALL):
         return models
-    table = store.require(spec, shape) if counted or models else None
+    table = store.require(spec, shape, config.host.profile) if counted or models else None
     return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
 
 
@@ -325,21 +327,16 @@ def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Cali
     models: dict[str, StepModel] = {}
     for node in config.list_nodes():
         profile = get_profile(node.profile)
-        table = store.find(spec, shape, RATIO_DRIVE if node.name == HOST else node.profile)
+        table = store.find(spec, shape, node.profile)
         if table is not None and (node.engine != REMOTE or table.clock == WALL):
             models[node.name] = host_model(table, profile) if node.name == HOST else TableModel(table, profile)
     return models
 
 
 def host_model(table: CalibrationTable, host: Profile) -> HostModel:
-    """Return what steps cost on the host: a reference drive's seconds over the middle of the profile's ratio.
-
-    Raises:
-        ConfigurationError: the profile has no ratio.
-    """
-    if host.ratio is None:
-        raise ConfigurationError(f"profile {host.name}: has no ratio to a drive, so its steps cannot be modelled")
-    return HostModel(TableModel(table, get_profile(RATIO_DRIVE)), host.ratio.middle.value)
+    """Return what steps cost on the host: as measured on it, or a drive's seconds over the profile's ratio."""
+    unit, worth = table.speed_of(host)
+    return HostModel(TableModel(table, unit), worth)
 
 
 def _drive_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:

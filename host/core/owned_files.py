@@ -6,13 +6,20 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from firmware_agent.common.atomic_files import replace_file
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+import msgspec
+
+from firmware_agent.common.atomic_files import read_file, replace_file
+from firmware_agent.common.errors import ConfigurationError, CsdError, EnvironmentUnfit
+
+T = TypeVar("T")
 
 SAFE_VARIABLE = "CSD_EMU_SAFE_DIRECTORIES"
+# Of a file that csd-emu wrote for itself.
+_MOST_BYTES = 64 << 20
 
 
 def write_whole(
@@ -69,6 +76,26 @@ def writing(path: Path, remedy: str, what: str = "") -> Iterator[None]:
     except OSError as error:
         told = f"{path}: {what}".rstrip(" ")
         raise EnvironmentUnfit(f"{told} cannot be written ({error.strerror or error}); {remedy}") from error
+
+
+def read_whole(path: Path, decode: Callable[[bytes], T], kind: type[CsdError], remedy: str) -> T | None:
+    """Return what `decode` makes of a file that csd-emu wrote for itself; None if there is no such file.
+
+    Args:
+        path: the file.
+        decode: raises msgspec's errors where the content is wrong.
+        kind: of the error.
+        remedy: for the error: what to do.
+
+    Raises:
+        CsdError: of that kind: the file is damaged, or cannot be read.
+    """
+    try:
+        return decode(read_file(path, _MOST_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise kind(f"{path}: is damaged, or cannot be read ({error}); {remedy}") from error
 
 
 def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:

@@ -16,13 +16,12 @@ import msgspec
 
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.file_locks import FOLDER, locked, try_lock
-from firmware_agent.common.atomic_files import make_folder, read_file, replace_file, shared_mode
+from firmware_agent.common.atomic_files import make_folder, replace_file, shared_mode
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.frames.session_frames import Hello
-from host.core.owned_files import check_owner
+from host.core.owned_files import check_owner, read_whole
 
 STATE_FILE = "array.json"
-_MOST_BYTES = 64 << 20
 
 
 class ArrayBusy(EnvironmentUnfit):
@@ -92,16 +91,9 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ConfigurationError: the file is damaged, or another user's.
         """
-        try:
-            check_owner(folder, STATE_FILE)
-            return msgspec.json.decode(read_file(folder / STATE_FILE, _MOST_BYTES), type=cls)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            name = folder.name
-            raise ConfigurationError(
-                f"{folder / STATE_FILE} cannot be read ({error}); run csd-emu sweep {name}"
-            ) from error
+        check_owner(folder, STATE_FILE)
+        decode = msgspec.json.Decoder(cls).decode
+        return read_whole(folder / STATE_FILE, decode, ConfigurationError, f"run csd-emu sweep {folder.name}")
 
 
 @contextlib.contextmanager

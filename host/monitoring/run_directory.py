@@ -19,11 +19,11 @@ from pydantic import BaseModel
 from safetensors.numpy import save
 
 from csd_emu.util.file_locks import FOLDER, try_lock
-from firmware_agent.common.atomic_files import append_file, read_file, read_lines, remove_partial
+from firmware_agent.common.atomic_files import append_file, read_lines, remove_partial
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
-from host.core.owned_files import write_whole, writing
+from host.core.owned_files import read_whole, write_whole, writing
 from host.core.records import EventKind, EventRecord, Record, RoundRecord, decode_record
 from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary
@@ -274,12 +274,7 @@ class RunDirectory:
 
     def read_summary(self) -> Summary | None:
         """Return how the run ended, or None if it has not."""
-        try:
-            return decode_summary(read_file(self.path / SUMMARY_FILE, MOST_BYTES))
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise CheckpointError(f"{self.path / SUMMARY_FILE}: is damaged ({error}); remove it") from error
+        return read_whole(self.path / SUMMARY_FILE, decode_summary, CheckpointError, "remove it")
 
     def finish(self, summary: Summary, weights: Mapping[str, Array]) -> None:
         """Write the final weights and summary.json, which says that the run has ended.

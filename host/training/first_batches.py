@@ -69,7 +69,7 @@ def step_overhead(
         config: the array.
         load: what is trained.
         front: the part of the model that the devices have.
-        host_table: of a reference drive, from which the host's seconds follow; None if nobody knows them.
+        host_table: from which the host's seconds follow; None if nobody knows them.
     """
     host, names = get_profile(config.host.profile), config.list_devices()
     drives, link = [get_profile(device.profile) for device in names], link_of(config.link, host)
@@ -78,7 +78,7 @@ def step_overhead(
     if front == WHOLE:
         return lambda _: StepOverhead(exchange)
     crossing = (2 * front.crossing_bytes + LABEL_BYTES) / link.bytes_per_second / (1 if link.shared else len(drives))
-    if host_table is None or host.ratio is None:
+    if host_table is None:
         return lambda _: StepOverhead(exchange, crossing)
     model = host_model(host_table, host)
 

@@ -12,7 +12,7 @@ from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import CheckpointError
 from host.config.job_file import JobConfig, read_job
 from host.config.plugins.plugin_section import UserSection
-from host.core.owned_files import SAFE_VARIABLE
+from host.core.owned_files import SAFE_VARIABLE, read_whole
 
 SOURCES = "sources"
 _MOST_BYTES = 64 << 20
@@ -42,8 +42,10 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
         CheckpointError: one was changed, lies elsewhere, or its hash was not written down.
     """
     names = _user_files(read_job(directory / job_file))
-    known = _read_hashes(directory / versions_file) if names else {}
-    if known is None and not trusted:
+    decode = msgspec.json.Decoder(_Versions).decode
+    versions = read_whole(directory / versions_file, decode, CheckpointError, "restore it from a copy")
+    known = None if versions is None else versions.sources
+    if names and known is None and not trusted:
         raise CheckpointError(
             f"{directory / versions_file}: does not say what {', '.join(names)} was when the run began (an older "
             "csd-emu wrote it); look at the code, and give --trust to run it as it is; if the directory is another "
@@ -69,12 +71,3 @@ def _user_files(job: JobConfig) -> list[str]:
     named = [job.model, *(each.name for each in (job.strategy, job.tuner) if isinstance(each, UserSection))]
     parts = [name.partition(":") for name in named]
     return [where for where, colon, _ in parts if colon and where.endswith(".py")]
-
-
-def _read_hashes(path: Path) -> dict[str, str] | None:
-    try:
-        return msgspec.json.decode(read_file(path, _MOST_BYTES), type=_Versions).sources
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is damaged ({error}); restore it from a copy") from error

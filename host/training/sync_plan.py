@@ -17,7 +17,7 @@ from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
 from host.config.plugins.plugin_loading import Plugin
-from host.core.device_time import RATIO_DRIVE, StepModel, table_models
+from host.core.device_time import StepModel, table_models
 from host.core.model_facts import inspect_load
 from host.core.tuning.batch_tuner import BatchTuner
 from host.core.tuning.speed_table import SpeedTable
@@ -208,7 +208,7 @@ def make_plan(
     classes: Mapping[str, DeviceClass] = {}
     if store is not None and (job.tuner != "none" or expected.keys() == set(nodes)):
         classes = device_classes(config, store.of(spec, shape), job.sync, shard_bytes=records.shard_bytes, front=front)
-    tail = None if store is None else store.find(spec, shape, RATIO_DRIVE)
+    tail = None if store is None else store.find(spec, shape, config.host.profile)
     overhead_at = step_overhead(config, inspect_load(spec, shape), front, tail)
     if job.tuner == "none":
         _check_batch_size(job, classes)

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import load_table
-from host.app import real_drive
+from host.app import real_machine
 from host.core.device_time import TableModel, batch_counts, pass_seconds
 from host.core.records import EventKind, EventRecord, RoundRecord
 from tests.support.commands import Done, Workshop
@@ -87,7 +87,7 @@ def test_real_drives_train_beside_native_ones(
 def test_a_real_drive_is_measured_and_compared_with_its_emulation(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(real_drive, "MOST_SPREAD", 1e9)  # this machine may be as busy as it likes
+    monkeypatch.setattr(real_machine, "MOST_SPREAD", 1e9)  # this machine may be as busy as it likes
     inventory = server.inventory(["only"], "-f")
     assert csd_emu("deploy", str(inventory), "enrol").code == 0
     done = csd_emu("fidelity", "only", "--inventory", str(inventory), "--batches", "1,512", "--steps", "9", "--json")

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from csd_emu.profiles import Profile
+from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles, RowCycles, scaled, scaled_layers
 from csd_emu.profiles.calibration.table_fit import has_kernels, predict
 from csd_emu.profiles.calibration.table_key import CYCLES_CORE, CalibrationKey
+from csd_emu.profiles.profile import RATIO_DRIVE, RatioName
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTime, LayerTimes
@@ -46,14 +47,15 @@ FORMAT = 1
 PHASES = PhaseSeconds.__struct_fields__
 
 
-class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ran in the drive that was measured."""
+class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What ran in the drive that was measured; of a host also on which processor."""
 
     agent: str
     python: str
     torch: str
     numpy: str
     kernel: str
+    processor: str = ""
 
 
 class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
@@ -104,7 +106,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         classes: of the logits.
         parameters: trainable values.
         clock: that the seconds are of: ``counted`` or ``wall``.
-        image: hash of the ARM image that ran; empty for a real drive.
+        image: hash of the ARM image that ran; empty for a real drive or a host.
         versions: in the drive.
         seed: of the first weights, the images and the order of samples.
         encode_seconds: copying the weights out of the model, once per measured batch size.
@@ -204,6 +206,16 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
                 f"{self.key.file_name}: was measured on a {self.core}, not on a {profile.name}; calibrate that one"
             )
         return PhaseSeconds(*(getattr(seconds, phase) * self.scale(profile, phase) for phase in PHASES))
+
+    def speed_of(self, profile: Profile, ratio: RatioName = "middle") -> tuple[Profile, float]:
+        """Return of which profile's drive the table's seconds are, and how many of it a node of `profile` is worth.
+
+        A drive is worth one of its own, and so is a host that was measured itself. Any other host is worth as many
+        `RATIO_DRIVE` as its profile's ratio says.
+        """
+        if profile.ratio is None or self.core == profile.name:
+            return profile, 1.0
+        return get_profile(RATIO_DRIVE), float(getattr(profile.ratio, ratio).value)
 
     def scale(self, profile: Profile, phase: str) -> float:
         """Return what the table's seconds of `phase` are multiplied by to become those of a drive of `profile`."""

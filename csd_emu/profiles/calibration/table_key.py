@@ -38,8 +38,8 @@ class CalibrationKey:
         arguments: of the builder; a built-in model's number of classes is always written out.
         source_sha256: of the user's model file, so that a changed file does not get the old file's figures.
         input_shape: (channels, height, width) of one image.
-        core: `REFERENCE_CORE`, `core_name` of another core that was modelled, or the profile of the real drive that was
-            measured.
+        core: `REFERENCE_CORE`, `core_name` of another core that was modelled, or the profile of the real drive, or of
+            the host, that was measured.
     """
 
     model: str

@@ -13,6 +13,7 @@ from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.calibration_table import CalibrationTable
 from csd_emu.profiles.calibration.table_check import check_table, encode_table, parse_table
 from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey, core_name
+from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.atomic_files import make_folder, read_file, replace_file
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
@@ -43,8 +44,9 @@ class CalibrationStore:
     def find(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
         """Return the table of a model at an input shape, or None.
 
-        A table that was measured on a real drive of `profile` goes first, then, in cycles, one of the profile's own
-        core, then one of the reference core; the user's before the shipped one.
+        A table that was measured on a real drive of `profile`, or on such a host, goes first, then, in cycles, one of
+        the profile's own core, then one of the reference core; the user's before the shipped one. Of a host that was
+        not measured it is the one of `RATIO_DRIVE`.
 
         Raises:
             CalibrationError: the table's file cannot be read, breaks a rule, or is of something else.
@@ -93,18 +95,17 @@ class CalibrationStore:
     def _path(
         self, spec: ModelSpec, input_shape: Shape, profile: str | None, real: bool = True
     ) -> tuple[Path, CalibrationKey] | None:
-        own = self._own_core(profile)
-        keys = [
-            CalibrationKey.of(spec, input_shape, core)
-            for core in dict.fromkeys((profile if profile and real else own, own, REFERENCE_CORE))
-        ]
+        drive = RATIO_DRIVE if profile and get_profile(profile).kind == "host" else profile
+        own = self._own_core(drive)
+        measured = [name for name in (profile, drive) if name and real]
+        keys = [CalibrationKey.of(spec, input_shape, core) for core in dict.fromkeys((*measured, own, REFERENCE_CORE))]
         paths = ((folder / key.file_name, key) for key in keys for folder in (self._user, self._shipped))
         found = next((each for each in paths if each[0].exists()), None)
-        if profile and found and found[1].core == REFERENCE_CORE != own and get_profile(profile).core:
+        if drive and found and found[1].core == REFERENCE_CORE != own and get_profile(drive).core:
             _warn_once(
-                f"profile {profile}: the cycles of {spec.name!r} are the reference core's, for those of its own core "
+                f"profile {drive}: the cycles of {spec.name!r} are the reference core's, for those of its own core "
                 f"were not counted; count them with csd-emu calibrate {spec.name} --input {keys[0].shape_text} "
-                f"--profile {profile}"
+                f"--profile {drive}"
             )
         return found
 

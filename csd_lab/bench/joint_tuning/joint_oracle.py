@@ -29,11 +29,12 @@ from csd_emu.perfmodel.split.split_problem import LABEL_BYTES
 from csd_emu.perfmodel.timeline import Activity, Crossed, Link, compose, compose_cut
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.paths import Paths
 from csd_lab.bench.joint_tuning.joint_cases import MODELS, JointScenario, ScenarioWorld, load_model
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.send_queue import TransferSettings
-from host.core.device_time import RATIO_DRIVE, TableModel, host_model
+from host.core.device_time import TableModel, host_model
 from host.core.layer_time_shares import Shares, step_shares
 from host.training.host_room import host_bytes, host_room_bytes
 from host.training.split.layer_exchange import LayerExchange, inspect_layers

@@ -75,6 +75,7 @@ class Measure(Frame, frozen=True, omit_defaults=True):
         cycle_steps: then also so many steps, fewer of long ones, and encodings, between cycle marks
             (`firmware_agent.cycle_marks`), for a core model outside; one step more, of `warm_up_batch_size`, warms the
             model's caches first.
+        threads: that compute; a drive has one, the machine that holds the drives as many as processors.
     """
 
     batch_size: Positive
@@ -86,6 +87,7 @@ class Measure(Frame, frozen=True, omit_defaults=True):
     restore: bool = True
     layers: bool = False
     cycle_steps: Annotated[int, Meta(ge=0, le=16)] = 0
+    threads: Annotated[int, Meta(ge=1, le=4096)] = 1
 
 
 class Measured(Frame, frozen=True, omit_defaults=True):

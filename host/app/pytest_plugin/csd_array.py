@@ -245,7 +245,9 @@ class CsdArray:
             for device in self.devices
         ]
         if self._runs:
-            sections.append(("csd-emu metrics", _shorten_metrics(self.metrics) or "none"))
+            # The values alone, without histograms' buckets: a report is read by people.
+            values = [line for line in self.metrics.splitlines() if line[:1] != "#" and "_bucket{" not in line]
+            sections.append(("csd-emu metrics", "\n".join(values) or "none"))
         return sections
 
     def save(self, folder: Path) -> None:
@@ -284,8 +286,3 @@ def read_records(directory: Path | None) -> list[dict[str, Any]]:
     if path is None or not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def _shorten_metrics(text: str) -> str:
-    """Return the values alone, without histograms' buckets: a report is read by people."""
-    return "\n".join(line for line in text.splitlines() if line[:1] != "#" and "_bucket{" not in line)

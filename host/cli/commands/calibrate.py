@@ -17,11 +17,18 @@ from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from host.app.calibration_report import CalibrationOutcome, CalibrationReport
-    from host.app.real_drive import RealDrive
+    from host.app.real_machine import RealMachine
 
 
 _Cycles = Annotated[
     bool, typer.Option("--cycles/--no-cycles", help="count the core's cycles too, for arrays of core_model: cycles")
+]
+
+_Host = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROFILE", help="measure this machine, as hosts of this profile", autocompletion=complete_profile
+    ),
 ]
 
 _Profile = Annotated[
@@ -61,16 +68,17 @@ def calibrate(
         Path | None, typer.Option(metavar="DRIVES.YAML", help="measure on a real drive: which there are")
     ] = None,
     drive: Annotated[str | None, typer.Option(help="the one to measure on, by its own clock")] = None,
+    host: _Host = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
 ) -> None:
-    """Measure what a training step of a model costs on a virtual drive, or a real one, and keep it as a table."""
+    """Measure what a training step of a model costs on a drive, virtual or real, or on the host; keep it as a table."""
     with INTERRUPTS.deferred():
         from host.app.calibration_measurement import calibrate as calibrate_machine
         from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
         request = read_request(read_spec(model, classes, argument or []), shape, batches, steps, memory, seed, layers)
-        real = _real_drive(inventory, drive, verify)
+        real = _real_machine(inventory, drive, host, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:
         paths = Paths.default()
@@ -83,21 +91,25 @@ def calibrate(
     raise typer.Exit(0 if report.confirmed else 1)
 
 
-def _real_drive(inventory: Path | None, drive: str | None, verify: int | None) -> RealDrive | None:
-    """Return the drive that was asked for, if any.
+def _real_machine(
+    inventory: Path | None, drive: str | None, host: str | None, verify: int | None
+) -> RealMachine | None:
+    """Return the drive or the host that was asked for, if any.
 
     Raises:
-        ConfigurationError: half of it is missing, or it cannot be had.
+        ConfigurationError: half of it is missing, both are asked for, or it cannot be had.
     """
-    if inventory is None and drive is None:
+    if inventory is None and drive is None and host is None:
         return None
-    if inventory is None or drive is None:
-        raise ConfigurationError("to measure on a real drive give both --inventory and --drive")
     if verify is not None:
         raise ConfigurationError("--verify: compares counted rows; for a real drive see csd-emu fidelity")
-    from host.app.real_drive import RealDrive
+    from host.app.real_machine import RealMachine
 
-    return RealDrive.find(inventory, drive)
+    if host is not None and inventory is None and drive is None:
+        return RealMachine.of_host(host)
+    if host is not None or inventory is None or drive is None:
+        raise ConfigurationError("to measure on a real drive give both --inventory and --drive, on this machine --host")
+    return RealMachine.find(inventory, drive)
 
 
 def print_calibration(report: CalibrationReport) -> None:
@@ -114,8 +126,8 @@ def print_calibration(report: CalibrationReport) -> None:
     console.print(table)
     console.print(
         (
-            f"measured on drive {report.drive}, a {report.profile}, by its own clock; the steps of a batch scatter by "
-            f"{max(row.spread for row in report.rows):.1%} at most; memory: the agent's peak\n"
+            f"measured on {report.drive}, a {report.profile}, by its own clock; the steps of a batch scatter by "
+            f"{max(row.spread for row in report.rows):.1%} at most; memory: the process's peak\n"
             if report.drive
             else f"forward to step: on the counted 1 GIPS core; {report.profile}: the step on that drive; memory: the "
             "agent's peak\n"

@@ -67,7 +67,11 @@ def plan_classes(
     if settings.slow_batch is not None:
         return batches, slow
     batches = _shorter(steps, batches)
-    bounded = any(_is_bounded(*each, settings.knee) for each in zip(classes, looked_at[:, -1], strict=True))
+    # By memory: it keeps a device from the most records, or ends so near its knee that the knee is the end's.
+    bounded = any(
+        table.largest_batch <= max(most, _GROWTH * _reach(table.knee(settings.knee)))
+        for table, most in zip(classes, looked_at[:, -1], strict=True)
+    )
     return _longer(steps, batches, settings.knee) if bounded else batches, slow
 
 
@@ -119,11 +123,6 @@ def _candidates(slow: SpeedTable, settings: PaceSettings, sync_seconds: float) -
 
 def _reach(knee: int) -> int:
     return max(_GROWTH * knee, _REACH)
-
-
-def _is_bounded(table: SpeedTable, most: int, knee: float) -> bool:
-    """Return whether memory keeps a device from `most` records, or ends so near its knee that the knee is the end's."""
-    return table.largest_batch <= max(most, _GROWTH * _reach(table.knee(knee)))
 
 
 def _choose(rates: Floats, seconds: Floats, tolerance: float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +11,7 @@ import numpy.typing as npt
 from csd_emu.config.array_file import REMOTE, ArrayConfig, Device
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationTable, ModelTables
-from csd_emu.profiles.profile import End
-from csd_emu.util.node_names import HOST
+from csd_emu.profiles.profile import End, RatioName
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.config.sync_section import SyncSection
@@ -21,11 +19,8 @@ from host.core.tuning.speed_table import Seconds, SpeedTable
 from host.policies.batching.client_layers import WHOLE, Front
 from host.policies.batching.memory_limit import Memory, device_memory
 
-RatioName = Literal["low", "middle", "high"]
 # No device gets more records per step, unless the job file says otherwise.
 LARGEST_BATCH = 1 << 14
-# The host's seconds are those of this drive over the profile's ratio.
-HOST_UNIT = "newport"
 # Batches up to here are looked up one by one, larger ones every so many; the tables are straight lines there.
 _DENSE_BATCHES, _SPACING = 1024, 64
 
@@ -85,8 +80,7 @@ def device_classes(
     for device in config.list_nodes():
         kind = device.profile, device.engine
         if kind not in found:
-            unit = HOST_UNIT if device.name == HOST else device.profile
-            table, model = tables.require(unit), tables.spec.name
+            table, model = tables.require(device.profile), tables.spec.name
             if device.engine == REMOTE and table.clock != "wall":
                 raise CalibrationError(
                     f"{device.name}: how fast a real {device.profile} trains {model!r} was never measured; run "
@@ -176,14 +170,13 @@ def _device_class(
         )
     # A statistic over all records of a step cannot be had from parts of them.
     bound = micro_batch if sync.batch_norm == "synchronised" else largest
-    speed = (get_profile(HOST_UNIT) if profile.ratio is not None else profile).at(end)
-    drives = 1.0 if profile.ratio is None else float(getattr(profile.ratio, ratio).value)
-    seconds = costs.seconds(micro_batch, speed) / drives
+    unit, worth = table.speed_of(profile, ratio)
+    seconds = costs.seconds(micro_batch, unit.at(end)) / worth
     return DeviceClass(
         profile=device.profile,
-        clock=f"{table.clock}, {table.core} core" + (f", over {drives:g}" if profile.ratio is not None else ""),
+        clock=f"{table.clock}, {table.core} core" + (f", over {worth:g}" if worth != 1.0 else ""),
         speed=SpeedTable(
-            device.profile, accumulated(seconds, costs.encode_seconds(speed) / drives, bound), _error(table)
+            device.profile, accumulated(seconds, costs.encode_seconds(unit.at(end)) / worth, bound), _error(table)
         ),
         micro_batch=micro_batch,
         memory=memory,

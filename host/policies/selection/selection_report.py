@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from firmware_agent.common.atomic_files import read_file, replace_file
+from firmware_agent.common.atomic_files import replace_file
 from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
 from host.core.figure_bands import Band, scale_band
+from host.core.owned_files import read_whole
 from host.policies.selection.cluster import Cluster, Estimate, Range, TrialResult
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.selection_rules import SelectionRules
@@ -19,7 +20,6 @@ from host.policies.selection.selection_rules import SelectionRules
 PLAN_FILE = "plan.json"
 # So many configurations are written down; of thousands the others are never looked at.
 MOST_ROWS = 100
-_MOST_BYTES = 16 << 20
 
 
 class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,13 +199,8 @@ def read_plan(directory: Path) -> SelectionReport | None:
     Raises:
         CheckpointError: the file is damaged.
     """
-    path = directory / PLAN_FILE
-    try:
-        return msgspec.json.decode(read_file(path, _MOST_BYTES), type=SelectionReport)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is damaged ({error}); remove it") from error
+    decode = msgspec.json.Decoder(SelectionReport).decode
+    return read_whole(directory / PLAN_FILE, decode, CheckpointError, "remove it")
 
 
 def _limits(rules: SelectionRules) -> LimitsRow:

@@ -134,7 +134,11 @@ class Trials:
         trying = self._trying
         if trying is None or trying.odd <= _MOST_ODD + 2 * trying.trial.steps:
             return False
-        self._note(_told_odd(trying, self._name(trying.trial)))
+        self._note(
+            f"pre-training of {self._name(trying.trial)}: {trying.odd} steps had other batches than it asked for (an "
+            f"epoch has too few records for its {sum(trying.wanted.values())}, or devices came and went): what is "
+            "known by now decides; have smaller batches, with batch_size or sync.tuning"
+        )
         return True
 
     def is_full(self) -> bool:
@@ -254,11 +258,3 @@ def _repeat(calls: Iterable[PlannerCall], planner: Decider) -> None:
                     planner.decide()
                 case _:
                     planner.next_trial()
-
-
-def _told_odd(trying: _Trying, name: str) -> str:
-    return (
-        f"pre-training of {name}: {trying.odd} steps had other batches than it asked for (an epoch has too few records "
-        f"for its {sum(trying.wanted.values())}, or devices came and went): what is known by now decides; have smaller "
-        "batches, with batch_size or sync.tuning"
-    )

@@ -23,7 +23,6 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CalibrationError
 from host.config.sync_section import SyncSection
 from host.core.device_time import (
-    RATIO_DRIVE,
     WALL,
     StepModel,
     gradient_seconds,
@@ -100,7 +99,7 @@ def _modelled_place(
     request: PlacementRequest, node: Device, model: StepModel, store: CalibrationStore, names: Sequence[str]
 ) -> DeviceCost:
     batch, local, profile = request.batches[node.name], node.name == HOST, get_profile(node.profile).at(request.end)
-    table = store.require(request.spec, request.shape, RATIO_DRIVE if local else node.profile)
+    table = store.require(request.spec, request.shape, node.profile)
     sync = request.job.sync
     memory = None if local else _drive_memory(request.config, node, profile, table, sync, batch, request.shard_bytes)
     seconds, shares = gradient_seconds(model, {batch: 1}), table_shares(table, batch, names)
@@ -167,7 +166,7 @@ def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[st
     if request.wall:
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
         return HostPlace(sum(own[0]), sum(own[1]), host_room_bytes(profile), own, WALL)
-    table = store.require(request.spec, request.shape, RATIO_DRIVE)
+    table = store.require(request.spec, request.shape, request.config.host.profile)
     model, shares = host_model(table, profile).at(request.end), table_shares(table, records, names)
     seconds = model.step_seconds(records)
     return HostPlace(

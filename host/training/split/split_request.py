@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from csd_emu.config.array_file import MAX_MEMORY_BYTES, ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.profiles.profile import End
+from csd_emu.profiles.profile import RATIO_DRIVE, End
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.job_file import JobConfig
-from host.core.device_time import RATIO_DRIVE
 from host.core.layer_time_shares import step_shares
 from host.core.model_facts import inspect_load
 from host.fleet.shards import deal_out
@@ -128,5 +127,5 @@ def _planned(
             raise
         roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
         classes = device_classes(roomy, store.of(spec, shape), job.sync, shard_bytes=shard_bytes)
-    overhead_at = step_overhead(config, inspect_load(spec, shape), front, store.find(spec, shape, RATIO_DRIVE))
+    overhead_at = step_overhead(config, inspect_load(spec, shape), front, store.find(spec, shape, config.host.profile))
     return dict(zip(classes, first_batches(config, classes, job.sync.tuning, overhead_at, front).tolist(), strict=True))

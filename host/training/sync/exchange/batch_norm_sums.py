@@ -165,9 +165,10 @@ class Reductions:
     def _finish(self, index: int, pending: _Sum) -> None:
         """Add up in participant order what passes the screen; whoever is refused learns that at once."""
         name, counts = _name(index), bool(self._sums[index].record_count)
+        values = {device: pending.parts[device][int(counts) :] for device in self._participants}
         means = {
-            device: {name: _mean_square(pending.parts[device][int(counts) :]) / max(1, self._records[device])}
-            for device in self._participants
+            device: {name: math.sqrt(squares(own).total / max(1, own.size)) / max(1, self._records[device])}
+            for device, own in values.items()
         }
         # At an epoch's end one drive may have a few records left, in whose sums little cancels out.
         refused = self._screen.judge_activations(means, "of the sums of batch normalisation", EXPLODING)
@@ -219,7 +220,3 @@ class DeviceSums:
 
 def _name(index: int) -> str:
     return f"sum {index} of batch normalisation"
-
-
-def _mean_square(values: Values) -> float:
-    return math.sqrt(squares(values).total / max(1, values.size))

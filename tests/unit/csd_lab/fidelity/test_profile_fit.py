@@ -13,7 +13,7 @@ from csd_emu.profiles.profile import Profile, Sourced
 from csd_lab.fidelity.profile_fit import PARALLEL, SERIAL, compare, fit_scales, suggest
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.app.real_drive import MOST_SPREAD, check_spread
+from host.app.real_machine import MOST_SPREAD, check_spread
 from tests.support.calibration import make_table
 
 NEWPORT = get_profile("newport")
@@ -73,10 +73,10 @@ def test_spread_has_no_unit_and_is_none_of_equal_steps(seconds: list[float], fac
 
 def test_steps_that_scatter_make_no_table() -> None:
     steady = drive_of(make_table({1: 0.01, 8: 0.05, 32: 0.2}), NEWPORT)
-    check_spread(steady, "left")
+    check_spread(steady, "drive left")
     noisy = tuple(PhaseSeconds(forward=1 + MOST_SPREAD * 2 * number) for number in range(5))
     rows = (msgspec.structs.replace(steady.rows[0], steps=noisy), *steady.rows[1:])
     with pytest.raises(
         CalibrationError, match=r"drive left: the 5 steps at batch \d+ scatter by .* keep other work off"
     ):
-        check_spread(msgspec.structs.replace(steady, rows=rows), "left")
+        check_spread(msgspec.structs.replace(steady, rows=rows), "drive left")

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.profiles.profile import RATIO_DRIVE
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.device_time import RATIO_DRIVE
 from host.core.model_facts import exchange_seconds, inspect_load
 from host.policies.batching.client_layers import Front
 from host.policies.batching.device_speeds import device_classes, speed_tables

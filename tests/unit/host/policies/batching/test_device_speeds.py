@@ -5,13 +5,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
-from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, CalibrationTable
+from csd_emu.profiles.profile import RatioName
+from csd_lab.simulate.host_worth import host_worth
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection
+from host.core.device_time import table_models
 from host.policies.batching.device_speeds import (
     LARGEST_BATCH,
     DeviceClass,
@@ -73,6 +77,35 @@ def test_the_host_is_as_many_newports_as_its_profile_says(tmp_path: Path) -> Non
         quotient = found["csd-00"].speed.step_seconds / found["host"].speed.step_seconds
         assert quotient == pytest.approx(getattr(ratios, ratio).value)
     assert found["host"].memory.device_bytes == get_profile("xeon-4108").dram_bytes.value
+
+
+@given(tables(), st.sampled_from(["low", "middle", "high"]), st.integers(1, 3000))
+@settings(max_examples=examples(10))
+def test_a_host_that_was_measured_is_as_fast_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, measured: CalibrationTable, ratio: RatioName, batch: int
+) -> None:
+    config, kept = array("newport", trains=True), store(tmp_path_factory.mktemp("store"))
+    host = get_profile(config.host.profile)
+    before = kept.of(DIGITS, SHAPE)
+    assert host.ratio is not None
+    assert host_worth(before, host.name, ratio) == getattr(host.ratio, ratio).value
+    rows = measured.rows
+    key = CalibrationKey.of(DIGITS, SHAPE, host.name)
+    own = make_table({row.batch_size: row.seconds.total for row in rows}, key, clock="wall", image="")
+    kept.save(structs.replace(own, rows=tuple(structs.replace(row, of=own.row_mark) for row in own.rows)))
+    found = device_classes(config, kept.of(DIGITS, SHAPE), SyncSection(), ratio)
+    here = found["host"].speed.seconds(batch)
+    whole = own.step_seconds(batch)
+    largest = own.batches[-1]
+    drive = make_table(COSTS).device_seconds(largest, get_profile("newport"))
+    assert here >= (whole.forward + whole.backward + own.encode_seconds_median) * (1 - 1e-2)
+    assert kept.find(DIGITS, SHAPE, "newport") == make_table(COSTS)
+    assert "wall, xeon-4108 core" in found["host"].clock
+    worth = host_worth(kept.of(DIGITS, SHAPE), host.name, ratio)
+    assert worth == pytest.approx(drive.total / own.step_seconds(largest).total)
+    models = table_models(config, DIGITS, SHAPE, kept)
+    assert models["host"].step_seconds(batch) == whole
+    assert models["host"].at("high").step_seconds(batch) == whole
 
 
 @pytest.mark.slow

@@ -1,15 +1,16 @@
-"""Measuring on a real drive of an inventory: a table by its own clock."""
+"""Measuring on a real drive of an inventory, or on this machine as a host: a table by its own clock."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import Engine, make_engine
 from csd_emu.engines.remote.inventory import resolve_members
 from csd_emu.profiles.calibration import CalibrationKey, CalibrationTable, spread_of
+from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
@@ -25,14 +26,39 @@ MOST_SPREAD = 0.1
 
 
 @dataclass(frozen=True)
-class RealDrive:
-    """A drive of an inventory, as an array of its own; `config` is resolved."""
+class RealMachine:
+    """A drive of an inventory, or this machine, as an array of its own.
+
+    Attributes:
+        name: of the drive, for messages.
+        profile: that its table will be of.
+        config: of the array, resolved.
+        threads: that compute.
+    """
 
     name: str
+    profile: str
     config: ArrayConfig
+    threads: int = 1
 
     @classmethod
-    def find(cls, inventory: Path, name: str) -> RealDrive:
+    def of_host(cls, profile: str) -> RealMachine:
+        """Return this machine with every processor that it may use, as hosts of this profile.
+
+        Raises:
+            ConfigurationError: it is no host's.
+        """
+        content = {
+            "name": f"measure-{os.getpid()}",
+            "engine": "native",
+            "host": {"profile": profile},
+            "devices": [{"profile": RATIO_DRIVE}],
+        }
+        config = parse_config(content, ArrayConfig, "--host")
+        return cls("this machine", profile, config, len(os.sched_getaffinity(0)))
+
+    @classmethod
+    def find(cls, inventory: Path, name: str) -> RealMachine:
         """Return the drive called `name`.
 
         Raises:
@@ -50,18 +76,14 @@ class RealDrive:
         groups = [group.model_copy(update={"data": None}) for group in config.devices]
         if len(config.list_devices()) != 1:
             raise CalibrationError(f"{inventory}: {name!r} is a group of several drives; name one of them")
-        return cls(config.list_devices()[0].name, config.model_copy(update={"devices": groups}))
-
-    @property
-    def profile(self) -> str:
-        """Name of its profile, of which its table will be."""
-        return self.config.list_devices()[0].profile
+        (device,) = config.list_devices()
+        return cls(device.name, device.profile, config.model_copy(update={"devices": groups}))
 
     def measure(self, request: CalibrationRequest, paths: Paths, progress: Progress) -> CalibrationTable:
         """Measure every batch size of `request`.
 
         Raises:
-            EnvironmentUnfit: the drive is not installed, not enrolled, lent to an array, or cannot be reached.
+            EnvironmentUnfit: a drive is not installed, not enrolled, lent to an array, or cannot be reached.
             DeviceError: the model does not train there.
             CalibrationError: its steps scatter too much.
         """
@@ -69,7 +91,7 @@ class RealDrive:
         async def work(started: StartedArray, _: Engine) -> CalibrationTable:
             session = next(iter(started.fleet.sessions().values()))
             key = CalibrationKey.of(request.spec, request.input_shape, self.profile)
-            return await measure_table(session, request, "", progress, key)
+            return await measure_table(session, replace(request, threads=self.threads), "", progress, key)
 
         array = ArrayRequest(self.config, DataSection(source=source_of(request)), request.seed)
         table = run_on_engine(make_engine(self.config, paths), array, paths, progress, work)
@@ -77,7 +99,7 @@ class RealDrive:
         return table
 
 
-def check_spread(table: CalibrationTable, drive: str) -> None:
+def check_spread(table: CalibrationTable, name: str) -> None:
     """Return if the steps of every batch agree well enough for a table.
 
     Raises:
@@ -86,7 +108,7 @@ def check_spread(table: CalibrationTable, drive: str) -> None:
     for row in table.rows:
         if (spread := spread_of([step.total for step in row.steps])) > MOST_SPREAD:
             raise CalibrationError(
-                f"drive {drive}: the {len(row.steps)} steps at batch {row.batch_size} scatter by {spread:.0%} of their "
-                f"median {row.seconds.total:.4g} s, {MOST_SPREAD:.0%} is allowed; keep other work off the drive, or "
+                f"{name}: the {len(row.steps)} steps at batch {row.batch_size} scatter by {spread:.0%} of their "
+                f"median {row.seconds.total:.4g} s, {MOST_SPREAD:.0%} is allowed; keep other work off it, or "
                 "measure more with --steps; nothing was kept"
             )
