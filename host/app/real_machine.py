@@ -42,8 +42,8 @@ class RealMachine:
     threads: int = 1
 
     @classmethod
-    def of_host(cls, profile: str) -> RealMachine:
-        """Return this machine with every processor that it may use, as hosts of this profile.
+    def of_host(cls, profile: str, threads: int | None) -> RealMachine:
+        """Return this machine as hosts of this profile; with None it takes every processor that it may use.
 
         Raises:
             ConfigurationError: it is no host's.
@@ -55,7 +55,7 @@ class RealMachine:
             "devices": [{"profile": RATIO_DRIVE}],
         }
         config = parse_config(content, ArrayConfig, "--host")
-        return cls("this machine", profile, config, len(os.sched_getaffinity(0)))
+        return cls("this machine", profile, config, threads or len(os.sched_getaffinity(0)))
 
     @classmethod
     def find(cls, inventory: Path, name: str) -> RealMachine:

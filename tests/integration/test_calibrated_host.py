@@ -37,7 +37,9 @@ def test_a_host_that_was_measured_is_as_fast_as_its_table_says(
     files = workshop.write("job.yaml", JOB), "--array", workshop.write("array.yaml", ARRAY)
     before = csd_emu("tune", *files, "--json").json("tune")
     assert before["host_ratio"] == 15.2
-    done = csd_emu("calibrate", "digits_cnn", "--host", PROFILE, "--batches", "1,512", "--steps", "3", "--json")
+    done = csd_emu(
+        "calibrate", "digits_cnn", "--host", PROFILE, "--batches", "1,512", "--steps", "3", "--threads", "1", "--json"
+    )
     assert done.code == 0, done.err
     report = done.json("calibrate")
     assert (report["clock"], report["core"], report["drive"], report["image"]) == ("wall", PROFILE, "this machine", "")

@@ -69,6 +69,9 @@ def calibrate(
     ] = None,
     drive: Annotated[str | None, typer.Option(help="the one to measure on, by its own clock")] = None,
     host: _Host = None,
+    threads: Annotated[
+        int | None, typer.Option(help="of --host: how many compute; else one for each processor", min=1, max=4096)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
 ) -> None:
     """Measure what a training step of a model costs on a drive, virtual or real, or on the host; keep it as a table."""
@@ -78,7 +81,7 @@ def calibrate(
         from host.config.calibration_request import read_request, read_spec
 
         request = read_request(read_spec(model, classes, argument or []), shape, batches, steps, memory, seed, layers)
-        real = _real_machine(inventory, drive, host, verify)
+        real = _real_machine(inventory, drive, host, threads, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:
         paths = Paths.default()
@@ -92,21 +95,21 @@ def calibrate(
 
 
 def _real_machine(
-    inventory: Path | None, drive: str | None, host: str | None, verify: int | None
+    inventory: Path | None, drive: str | None, host: str | None, threads: int | None, verify: int | None
 ) -> RealMachine | None:
     """Return the drive or the host that was asked for, if any.
 
     Raises:
         ConfigurationError: half of it is missing, both are asked for, or it cannot be had.
     """
-    if inventory is None and drive is None and host is None:
+    if inventory is None and drive is None and host is None and threads is None:
         return None
     if verify is not None:
         raise ConfigurationError("--verify: compares counted rows; for a real drive see csd-emu fidelity")
     from host.app.real_machine import RealMachine
 
     if host is not None and inventory is None and drive is None:
-        return RealMachine.of_host(host)
+        return RealMachine.of_host(host, threads)
     if host is not None or inventory is None or drive is None:
         raise ConfigurationError("to measure on a real drive give both --inventory and --drive, on this machine --host")
     return RealMachine.find(inventory, drive)

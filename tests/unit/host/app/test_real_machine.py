@@ -17,6 +17,7 @@ PROFILE = "xeon-4108"
             {"host": PROFILE, "drive": "left"},
             "on a real drive give both --inventory and --drive, on this machine --host",
         ),
+        ({"threads": 2}, "on a real drive give both --inventory and --drive, on this machine --host"),
         ({"host": PROFILE, "verify": 1}, "--verify: compares counted rows"),
         ({"host": PROFILE, "profile": "newport"}, "leave out --no-cycles, --verify, --inventory, --drive and --host"),
         ({"host": "nobody"}, "nobody"),
