@@ -217,6 +217,12 @@ def test_measuring_by_steps_gives_the_seconds_of_each_step_and_of_one_encoding(s
     assert trainer(shard).measure(Measure(4, 1.0)).step_seconds == []
 
 
+def test_a_measurement_computes_in_as_many_threads_as_it_says_and_a_drives_in_one(shard: Shard) -> None:
+    for task, threads in ((Measure(4, 1.0, steps=1, threads=2), 2), (Measure(4, 1.0, steps=1), 1)):
+        trainer(shard).measure(task)
+        assert torch.get_num_threads() == threads
+
+
 def test_the_seconds_too_end_a_measurement_by_steps(shard: Shard) -> None:
     measured = trainer(shard).measure(Measure(4, 1e-6, steps=50))
     assert measured.steps == len(measured.step_seconds) == 1
