@@ -56,7 +56,7 @@ class SimulatedRun(Renamed, frozen=True):
     """A simulated run, if a host is worth `ratio` newport drives.
 
     Attributes:
-        ratio: of the host's band.
+        ratio: of the host's band; of a host that was measured, what it is worth at its table's largest batch.
         array_seconds: of the whole run.
         records: records trained on.
         records_per_second: records per array second.

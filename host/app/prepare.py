@@ -11,6 +11,7 @@ from csd_emu.config.array_file import SAMPLED, ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.profile import RATIO_DRIVE
+from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
@@ -23,6 +24,7 @@ from host.config.sync_section import OptimiserSection
 from host.core.datasets import Dataset, load_dataset
 from host.core.device_time import (
     COUNTED,
+    MEASURED_HOST,
     MODELLED,
     WALL,
     HostModel,
@@ -49,10 +51,6 @@ from host.training.split.split_request import PlacementRequest, of_run
 from host.training.sync_plan import Records, SyncPlan, make_plan
 from host.training.transfer_policy import UNSLICED, TransferPolicy, choose_communication
 
-_MEASURED_HOST = (
-    "the host's seconds are modelled by its own calibration table, and not by its profile's ratio; reports "
-    "compare with a host of that ratio"
-)
 _NOT_COVERED = (
     "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
     "measure more with csd-emu calibrate"
@@ -101,14 +99,12 @@ class RunRequest(JobInputs):
     @property
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
-        clocks = _clock_notes(self.config, self.models)
+        clocks = _clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job)
             decided = [] if self.decision is None else explain(self.decision)
             rest = [*self.communication.notes(self.job), *decided, *placed]
-            measured = self.host_table is not None and self.host_table.core == self.config.host.profile
-            host = [_MEASURED_HOST] if measured and (self.config.host.trains or self.placed) else []
-            return [*self.sync.notes, *clocks, *host, *rest]
+            return [*self.sync.notes, *clocks, *rest]
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
@@ -117,6 +113,13 @@ class RunRequest(JobInputs):
     def host_model(self) -> HostModel | None:
         """What the whole model's steps cost on the host, if a table says it."""
         return None if self.host_table is None else host_model(self.host_table, get_profile(self.config.host.profile))
+
+    @property
+    def host_measured(self) -> bool:
+        """Whether the host's seconds are modelled by a table of its own."""
+        table = self.host_table
+        own = table is not None and (table.clock, table.core) == (WALL, self.config.host.profile)
+        return own and (HOST in self.models or (self.placed is not None and not self.wall))
 
     @property
     def portable_job(self) -> JobConfig:
@@ -149,6 +152,7 @@ class RunRequest(JobInputs):
         """Return the same for the array `config`: this server's, or that of all servers."""
         figures: list[Any] = [self.profiles, self.models]
         figures += [self.cycles] if self.cycles else []
+        figures += [self.host_table] if self.host_measured else []
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
         figures += [self.placed.layer] if self.placed is not None else []
@@ -269,7 +273,13 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
     strategy = make_strategy(job.strategy, job.momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
-    return _request_of(inputs, expected=expected, plugins=plugins, proximal=strategy.proximal)
+    return _request_of(
+        inputs,
+        expected=expected,
+        plugins=plugins,
+        proximal=strategy.proximal,
+        host_table=store.find(inputs.spec, inputs.shape, config.host.profile),
+    )
 
 
 def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, records: Records) -> RunRequest:

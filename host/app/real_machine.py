@@ -54,8 +54,8 @@ class RealMachine:
             "host": {"profile": profile},
             "devices": [{"profile": RATIO_DRIVE}],
         }
-        config = parse_config(content, ArrayConfig, "--host")
-        return cls("this machine", profile, config, threads or len(os.sched_getaffinity(0)))
+        processors = len(os.sched_getaffinity(0))
+        return cls("this machine", profile, parse_config(content, ArrayConfig, "--host"), threads or processors)
 
     @classmethod
     def find(cls, inventory: Path, name: str) -> RealMachine:

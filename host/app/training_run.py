@@ -349,6 +349,5 @@ def _make_host_part(request: RunRequest, model: TrainedModel) -> HostPart | None
     tail = ServerModel(cut, model.weights, trained, tied, job.sync.batch_norm, job.seed)
     ratio = get_profile(request.config.host.profile).ratio
     # How long the host's part takes where that is not this machine's clock to say.
-    drives_worth = None if ratio is None else ratio.middle.value
-    clock = partial(placed.tail_seconds, host=request.host_model, ratio=drives_worth)
+    clock = partial(placed.tail_seconds, host=request.host_model, ratio=ratio.middle.value if ratio else None)
     return HostPart(tail, model, clock, len(placed.moved))

@@ -43,9 +43,10 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
     """
     names = _user_files(read_job(directory / job_file))
     decode = msgspec.json.Decoder(_Versions).decode
-    versions = read_whole(directory / versions_file, decode, CheckpointError, "restore it from a copy")
+    remedy = "restore it from a copy"
+    versions = read_whole(directory / versions_file, decode, CheckpointError, remedy) if names else _Versions({})
     known = None if versions is None else versions.sources
-    if names and known is None and not trusted:
+    if known is None and not trusted:
         raise CheckpointError(
             f"{directory / versions_file}: does not say what {', '.join(names)} was when the run began (an older "
             "csd-emu wrote it); look at the code, and give --trust to run it as it is; if the directory is another "

@@ -245,7 +245,7 @@ def test_a_damaged_state_file_is_named_with_the_remedy_which_works(
     for command in (["up", workshop.array], workshop.job_arguments()):
         done = csd_emu(*command)
         assert done.code == 2
-        assert "array.json cannot be read" in done.err
+        assert "array.json: is damaged, or cannot be read" in done.err
         assert "run csd-emu sweep lab" in done.err
     assert csd_emu("sweep", "lab").code == 0
     assert workshop.arrays() == []

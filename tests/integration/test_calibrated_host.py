@@ -1,5 +1,6 @@
 """A host that was measured: its seconds are those of its own table in every command."""
 
+import html
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,14 @@ def test_a_host_that_was_measured_is_as_fast_as_its_table_says(
     assert host["device_seconds"]["backward"] == pytest.approx(4 * step.backward)
     told = "the host's seconds are modelled by its own calibration table"
     assert told in (workshop.run_directory() / "records.jsonl").read_text()
+    page = html.unescape((workshop.run_directory() / "report.html").read_text())
+    assert "Time and energy of the baseline cannot be told. The host's seconds are those of its own" in page
+    # On the machine's own clock no table counts, and nothing is said of one.
+    workshop.write("array.yaml", ARRAY | {"clock": "wall"})
+    assert csd_emu("run", *files, "--runs", workshop.folder / "wall").code == 0
+    (records,) = (workshop.folder / "wall").glob("*/records.jsonl")
+    assert told not in records.read_text()
+    workshop.write("array.yaml", ARRAY)
     after = csd_emu("tune", *files, "--json").json("tune")
     assert after["host_ratio"] != before["host_ratio"]
     simulated = csd_emu("simulate", *files, "--json").json("simulate")

@@ -48,7 +48,7 @@ PHASES = PhaseSeconds.__struct_fields__
 
 
 class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What ran in the drive that was measured; of a host also on which processor."""
+    """What ran in the drive or the host that was measured, and on which processors; empty of older ones."""
 
     agent: str
     python: str
@@ -213,7 +213,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         A drive is worth one of its own, and so is a host that was measured itself. Any other host is worth as many
         `RATIO_DRIVE` as its profile's ratio says.
         """
-        if profile.ratio is None or self.core == profile.name:
+        if profile.ratio is None or (self.clock == "wall" and self.core == profile.name):
             return profile, 1.0
         return get_profile(RATIO_DRIVE), float(getattr(profile.ratio, ratio).value)
 

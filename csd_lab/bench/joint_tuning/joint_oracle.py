@@ -98,7 +98,7 @@ class ScenarioOracle:
             name: TableModel(store.require(spec, shape, name), get_profile(name))
             for name in {device.profile for device in self._config.list_devices()}
         }
-        self._tail = host_model(store.require(spec, shape, RATIO_DRIVE), self._host)
+        self._tail = host_model(store.require(spec, shape, self._host.name), self._host)
         self._record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
         self._curves = {name: _curve(model) for name, model in self._models.items()}
 

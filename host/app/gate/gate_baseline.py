@@ -21,10 +21,9 @@ from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.gate_checks import KINDS, NO_CLOCK, ExpectedFigure
 from host.config.job_file import JobConfig
 from host.core.datasets import is_path
-from host.core.owned_files import read_whole, write_whole
+from host.core.owned_files import write_whole
 
 FORMAT = 1
-_REMEDY = "restore it, or make it anew with --update-baseline"
 # What moves none of the figures, and may be another on each runner.
 _FREE_JOB_KEYS = {"checkpoint", "watchdog", "on_failure"}
 _FREE_ARRAY_KEYS = {"name", "engine", "hypervisors", "spread", "memory", "samplers"}
@@ -106,13 +105,15 @@ def read_baseline(path: Path) -> GateBaseline:
     Raises:
         ConfigurationError: it is missing, damaged, or of another version.
     """
-    decode = msgspec.json.Decoder(GateBaseline).decode
-    baseline = read_whole(path, decode, ConfigurationError, _REMEDY)
-    if baseline is None:
+    try:
+        baseline = msgspec.json.decode(path.read_bytes(), type=GateBaseline)
+    except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: there is no baseline yet; run the same command with --write-baseline where the figures are "
             "known to be good, and keep the file under version control"
-        )
+        ) from None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from error
     if baseline.format != FORMAT:
         raise _damaged(path, f"its format is {baseline.format}, this csd-emu reads {FORMAT}")
     hashes = content_sha256(baseline.job), content_sha256(baseline.array)
@@ -196,4 +197,6 @@ def _incomparable(path: Path, differences: list[str]) -> ConfigurationError:
 
 
 def _damaged(path: Path, why: str) -> ConfigurationError:
-    return ConfigurationError(f"{path}: cannot be used as a baseline: {why}; {_REMEDY}")
+    return ConfigurationError(
+        f"{path}: cannot be used as a baseline: {why}; restore it, or make it anew with --update-baseline"
+    )

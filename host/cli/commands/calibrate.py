@@ -41,7 +41,9 @@ _Profile = Annotated[
 
 def calibrate(
     model: Annotated[str, typer.Argument(help="a built-in name, my_net.py:build or package.module:function")],
-    batches: Annotated[str, typer.Option(help="batch sizes to measure, two or more")] = "1,2,4",
+    batches: Annotated[
+        str | None, typer.Option(help="batch sizes to measure, two or more; else 1,2,4, of a host 1,4,16,64,256")
+    ] = None,
     shape: Annotated[
         str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
     ] = None,
@@ -80,7 +82,16 @@ def calibrate(
         from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
-        request = read_request(read_spec(model, classes, argument or []), shape, batches, steps, memory, seed, layers)
+        request = read_request(
+            read_spec(model, classes, argument or []),
+            shape,
+            batches or ("1,2,4" if host is None else "1,4,16,64,256"),
+            steps,
+            # Of a host no machine is made, whose memory might not hold the batches.
+            memory if host is None else "16 GiB",
+            seed,
+            layers,
+        )
         real = _real_machine(inventory, drive, host, threads, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:
@@ -110,7 +121,7 @@ def _real_machine(
 
     if host is not None and inventory is None and drive is None:
         return RealMachine.of_host(host, threads)
-    if host is not None or inventory is None or drive is None:
+    if host is not None or threads is not None or inventory is None or drive is None:
         raise ConfigurationError("to measure on a real drive give both --inventory and --drive, on this machine --host")
     return RealMachine.find(inventory, drive)
 

@@ -91,7 +91,9 @@ def print_deploy(report: DeployReport, columns: Sequence[str]) -> None:
         if "text" in drive.facts:
             _print_text(drive.drive, str(drive.facts["text"]))
     shown = [name for name in columns if any(drive.facts.get(name) is not None for drive in report.drives)]
-    table = Table("drive", "result", *(_heading(name) for name in shown), "what")
+    # Units are with the figures.
+    names = [name.removesuffix("_per_second").removesuffix("_bytes").removesuffix("_seconds") for name in shown]
+    table = Table("drive", "result", *(name.replace("_", " ") for name in names), "what")
     for drive in report.drives:
         table.add_row(
             drive.drive,
@@ -111,11 +113,6 @@ def _print_text(drive: str, text: str) -> None:
     console.print(f"[bold]{drive}:[/]")
     for line in text.splitlines():
         console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-
-def _heading(name: str) -> str:
-    """Return a fact's name without its unit, which its figures have."""
-    return name.removesuffix("_per_second").removesuffix("_bytes").removesuffix("_seconds").replace("_", " ")
 
 
 def _text(name: str, value: Any) -> str:

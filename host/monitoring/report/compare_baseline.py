@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from csd_emu.profiles import Profile
-from host.core.device_time import WALL
+from host.core.device_time import MEASURED_HOST, WALL
 from host.core.run_stats import RunStats
 from host.monitoring.report.comparison import AssumedFigure, Comparison
 from host.monitoring.report.load_run import RunData
@@ -74,6 +74,11 @@ def _reason(run: RunData, totals: RunStats) -> str:
         )
     if (host := run.host) is None or host.ratio is None:
         return "The host's profile is not known or says nothing of its speed in drives."
+    if any(event.detail == MEASURED_HOST for event in run.events):
+        return (
+            "The host's seconds are those of its own calibration table. How fast it is alone is known in newport "
+            "drives only, and that would be another host."
+        )
     if not totals.read_bytes or not totals.array_seconds:
         return "The records do not say what was read from flash, or how long the array took."
     if not run.devices or any(run.drive_profile(name) is None for name in run.devices):

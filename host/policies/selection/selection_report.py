@@ -199,8 +199,7 @@ def read_plan(directory: Path) -> SelectionReport | None:
     Raises:
         CheckpointError: the file is damaged.
     """
-    decode = msgspec.json.Decoder(SelectionReport).decode
-    return read_whole(directory / PLAN_FILE, decode, CheckpointError, "remove it")
+    return read_whole(directory / PLAN_FILE, msgspec.json.Decoder(SelectionReport).decode, CheckpointError, "remove it")
 
 
 def _limits(rules: SelectionRules) -> LimitsRow:

@@ -143,7 +143,8 @@ class _DriveWatch:
 
     def observe(self, seen: DriveTransfers, sending: TransferSettings) -> bool:
         """Take a step; return whether anything jumped."""
-        if anew := not _same_tensors(seen.costs, self._measured):
+        measured, costs = ([layer.tensors for layer in each] for each in (self._measured, seen.costs))
+        if anew := measured != costs:
             self.compute.forget()
         anew |= self.compute.observe(max(compute_seconds(seen.costs), LEAST_SECONDS))
         if anew:
@@ -246,7 +247,3 @@ def _waited_for(drives: Sequence[DriveConditions]) -> Iterator[DriveConditions]:
         if not any(all(f <= NEARLY * o for f, o in zip(figures, others, strict=True)) for others in kept):
             kept.append(figures)
             yield each
-
-
-def _same_tensors(one: Costs, other: Costs) -> bool:
-    return one is other or [layer.tensors for layer in one] == [layer.tensors for layer in other]

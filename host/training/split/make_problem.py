@@ -19,6 +19,7 @@ from csd_emu.perfmodel.split.split_problem import (
 from csd_emu.perfmodel.step import DriveFigures
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
+from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CalibrationError
 from host.config.sync_section import SyncSection
@@ -167,7 +168,9 @@ def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[st
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
         return HostPlace(sum(own[0]), sum(own[1]), host_room_bytes(profile), own, WALL)
     table = store.require(request.spec, request.shape, request.config.host.profile)
-    model, shares = host_model(table, profile).at(request.end), table_shares(table, records, names)
+    # Layers have the shares that they have on a drive: a run charges the host's part by them.
+    shares = table_shares(store.require(request.spec, request.shape, RATIO_DRIVE), records, names)
+    model = host_model(table, profile).at(request.end)
     seconds = model.step_seconds(records)
     return HostPlace(
         *(seconds.forward, seconds.backward, host_room_bytes(profile)), shares.weights, shares.clock, shares.reason

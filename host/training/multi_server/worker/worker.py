@@ -56,7 +56,7 @@ def _take_part(arguments: Arguments) -> None:
     met, lost = threading.Event(), threading.Event()
     _watch(partial(_watch_meeting, connect(section), run, found.number))
     _watch(partial(_watch_silence, lost))
-    _watch(partial(_watch_patience, met))
+    _watch(lambda: "" if met.wait(_MEET_SECONDS) else f"the group was not there within {_MEET_SECONDS:.0f} s")
     watch_others(store, run, names, names.index(server), max(silence, _IMPORT_SECONDS), lost)
     # Not before: torch takes seconds to import, and others are waiting.
     from host.training.multi_server.worker.gloo_group import Worker, join_group
@@ -100,10 +100,6 @@ def _watch_meeting(store: StoreClient, run: str, number: int) -> str:
 def _watch_silence(lost: threading.Event) -> str:
     lost.wait()
     return "nothing is heard of another server, or of the store"
-
-
-def _watch_patience(met: threading.Event) -> str:
-    return "" if met.wait(_MEET_SECONDS) else f"the group was not there within {_MEET_SECONDS:.0f} s"
 
 
 if __name__ == "__main__":

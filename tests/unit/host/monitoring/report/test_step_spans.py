@@ -215,7 +215,7 @@ def test_the_page_of_a_synchronous_run(tmp_path: Path) -> None:
         assert text in page.text
     assert "counted+modelled" in page.text
     assert "drives needed to be as fast" not in page.text
-    assert "modelled at 15.2 newport drives, or by a table of its own where an event says so. Only" in page.text
+    assert "modelled at 15.2 newport drives. Only the middle column" in page.text
     assert "competing work in steps 60 to 119" in page.raw
     assert "step 64: csd-01 32 -&gt; 15. csd-01 slower since step 60" in page.raw
     assert {"batches-wide-title", "rates-wide-title", "imbalance-wide-title", "timeline-wide-title"} <= set(page.charts)
