@@ -54,8 +54,12 @@ class RealMachine:
             "host": {"profile": profile},
             "devices": [{"profile": RATIO_DRIVE}],
         }
-        processors = len(os.sched_getaffinity(0))
-        return cls("this machine", profile, parse_config(content, ArrayConfig, "--host"), threads or processors)
+        return cls(
+            name="this machine",
+            profile=profile,
+            config=parse_config(content, ArrayConfig, "--host"),
+            threads=threads or len(os.sched_getaffinity(0)),
+        )
 
     @classmethod
     def find(cls, inventory: Path, name: str) -> RealMachine:

@@ -115,7 +115,7 @@ def test_a_copy_that_was_cut_goes_on_and_sends_only_the_rest(tmp_path: Path) -> 
         assert 0 < there < 2_000_000
         seen.clear()
         copy()
-        assert seen[0] == there
+        assert there <= seen[0] < 2_000_000  # the drive may have written on after the cut
         assert seen[1] > there - BLOCK_BYTES
         assert target.read_bytes() == source.read_bytes()
 

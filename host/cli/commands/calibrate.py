@@ -41,9 +41,7 @@ _Profile = Annotated[
 
 def calibrate(
     model: Annotated[str, typer.Argument(help="a built-in name, my_net.py:build or package.module:function")],
-    batches: Annotated[
-        str | None, typer.Option(help="batch sizes to measure, two or more; else 1,2,4, of a host 1,4,16,64,256")
-    ] = None,
+    batches: Annotated[str | None, typer.Option(help="two sizes or more; else 1,2,4, of a host 1,4,16,64,256")] = None,
     shape: Annotated[
         str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
     ] = None,
@@ -57,23 +55,15 @@ def calibrate(
     ] = None,
     memory: Annotated[str | None, typer.Option(help="DRAM of the machine, such as '8 GiB'")] = None,
     output: Annotated[Path | None, typer.Option(help="write the table here, not among your own")] = None,
-    verify: Annotated[
-        int | None, typer.Option(metavar="N", help="measure N random rows of the stored table again", min=1)
-    ] = None,
-    layers: Annotated[
-        bool, typer.Option("--layers/--no-layers", help="measure each layer too, for csd-emu plan --placement")
-    ] = True,
+    verify: Annotated[int | None, typer.Option(metavar="N", help="measure N random stored rows again", min=1)] = None,
+    layers: Annotated[bool, typer.Option("--layers/--no-layers", help="measure each layer, for placement")] = True,
     cycles: _Cycles = True,
     profile: _Profile = None,
     seed: Annotated[int, typer.Option(help="of weights, images and the rows to verify", min=0, max=2**31 - 1)] = 0,
-    inventory: Annotated[
-        Path | None, typer.Option(metavar="DRIVES.YAML", help="measure on a real drive: which there are")
-    ] = None,
-    drive: Annotated[str | None, typer.Option(help="the one to measure on, by its own clock")] = None,
+    inventory: Annotated[Path | None, typer.Option(metavar="DRIVES.YAML", help="of real drives, for --drive")] = None,
+    drive: Annotated[str | None, typer.Option(help="the real drive to measure on, by its own clock")] = None,
     host: _Host = None,
-    threads: Annotated[
-        int | None, typer.Option(help="of --host: how many compute; else one for each processor", min=1, max=4096)
-    ] = None,
+    threads: Annotated[int | None, typer.Option(help="of --host; else one a processor", min=1, max=4096)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
 ) -> None:
     """Measure what a training step of a model costs on a drive, virtual or real, or on the host; keep it as a table."""
@@ -82,16 +72,9 @@ def calibrate(
         from host.app.calibration_report import keep_table, verify_rows
         from host.config.calibration_request import read_request, read_spec
 
-        request = read_request(
-            read_spec(model, classes, argument or []),
-            shape,
-            batches or ("1,2,4" if host is None else "1,4,16,64,256"),
-            steps,
-            # Of a host no machine is made, whose memory might not hold the batches.
-            memory if host is None else "16 GiB",
-            seed,
-            layers,
-        )
+        # Of a host no machine is made, whose memory might not hold the batches.
+        sizes, room = (batches or "1,2,4", memory) if host is None else (batches or "1,4,16,64,256", "16 GiB")
+        request = read_request(read_spec(model, classes, argument or []), shape, sizes, steps, room, seed, layers)
         real = _real_machine(inventory, drive, host, threads, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:
