@@ -44,7 +44,8 @@ ENTROPY_BYTES = 64
 FIRST_INCARNATION = 1
 # Folders of an array.
 _KEYS, DEVICES = "keys", "devices"
-_BOOT_SECONDS, _BOOT_SECONDS_PER_TURN = 120.0, 60.0
+# From a start to the agent's hello, which an emulated or a busy drive takes minutes for; for those that are up.
+_BOOT_SECONDS, _ATTACH_SECONDS = 300.0, 120.0
 
 
 @dataclass(frozen=True)
@@ -177,12 +178,12 @@ async def attach_array(
     }
     async with Fleet(expected, keys, state.port, on_event, state.address, certificates) as fleet:
         try:
-            async with asyncio.timeout(_BOOT_SECONDS):
+            async with asyncio.timeout(_ATTACH_SECONDS):
                 await asyncio.gather(*(fleet.joined(device) for device in running))
         except TimeoutError:
             missing = ", ".join(device for device in running if fleet.session(device) is None)
             raise BootTimeout(
-                f"array {state.config['name']!r}: {missing} did not dial in within {_BOOT_SECONDS:.0f} s; thaw or heal "
+                f"array {state.config['name']!r}: {missing} did not dial in within {_ATTACH_SECONDS:.0f} s; thaw or heal "
                 "with csd-emu inject what is frozen or cut off, or run csd-emu down and up again"
             ) from None
         yield fleet
@@ -250,8 +251,6 @@ async def _start_devices(
     Raises:
         CsdError: a device did not come up, or none did.
     """
-    # Devices share this machine's cores until they say hello, and emulation is slow.
-    deadline = Deadline(_BOOT_SECONDS + _BOOT_SECONDS_PER_TURN * -(-len(plans) // (os.cpu_count() or 1)))
     begin = time.monotonic()
     # More starts at once than cores would only get in each other's way; each hypervisor has cores of its own.
     turns = defaultdict[str | None, asyncio.Semaphore](lambda: asyncio.Semaphore(os.cpu_count() or 1))
@@ -261,7 +260,8 @@ async def _start_devices(
             async with turns[engine.hypervisor_of(plan.device)]:
                 own = time.monotonic()
                 handle = await asyncio.to_thread(engine.start, plan)
-                await engine.wait_ready(handle, fleet.joined(plan.device.name), deadline)
+                # What starting takes, such as sending a large shard, does not count.
+                await engine.wait_ready(handle, fleet.joined(plan.device.name), Deadline(_BOOT_SECONDS))
                 return handle, time.monotonic() - own
         except HypervisorLost as error:
             log.warning("%s", error)
