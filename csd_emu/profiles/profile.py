@@ -30,8 +30,8 @@ CYCLE_BAND = 0.8, 1.25
 SHARING_BAND = 0.9, 1.9
 # An end of the figures' bands: ``low`` has the fewest seconds and joules, ``high`` the most.
 End = Literal["low", "high"]
+# A point of the band of a host's ratio, and which drive the ratio counts in.
 RatioName = Literal["low", "middle", "high"]
-# Which drive the ratio of a host counts in.
 RATIO_DRIVE = "newport"
 
 

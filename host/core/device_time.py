@@ -27,7 +27,7 @@ COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
 ASSUMED_CYCLES = {"forward": 1.9, "backward": 2.0, "update": 3.0, "encode": 2.0}
 # What phases of models have: how far the assumed ones may be off.
 _LEAST_CYCLES, _MOST_CYCLES = 1.4, 3.6
-# An event of a run in which that is so; reports go by it.
+# Text of the event of a run in which the host was measured itself; a report looks for it.
 MEASURED_HOST = (
     "the host's seconds are modelled by its own calibration table, and not by its profile's ratio: a report "
     "does not compare it with a host alone"

@@ -63,7 +63,7 @@ def calibrate(
     inventory: Annotated[Path | None, typer.Option(metavar="DRIVES.YAML", help="of real drives, for --drive")] = None,
     drive: Annotated[str | None, typer.Option(help="the real drive to measure on, by its own clock")] = None,
     host: _Host = None,
-    threads: Annotated[int | None, typer.Option(help="of --host; else one a processor", min=1, max=4096)] = None,
+    threads: Annotated[int | None, typer.Option(help="of --host; else as many as processors", min=1, max=4096)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
 ) -> None:
     """Measure what a training step of a model costs on a drive, virtual or real, or on the host; keep it as a table."""

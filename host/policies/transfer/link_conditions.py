@@ -143,8 +143,9 @@ class _DriveWatch:
 
     def observe(self, seen: DriveTransfers, sending: TransferSettings) -> bool:
         """Take a step; return whether anything jumped."""
-        measured, costs = ([layer.tensors for layer in each] for each in (self._measured, seen.costs))
-        if anew := measured != costs:
+        if anew := seen.costs is not self._measured and (
+            [layer.tensors for layer in seen.costs] != [layer.tensors for layer in self._measured]
+        ):
             self.compute.forget()
         anew |= self.compute.observe(max(compute_seconds(seen.costs), LEAST_SECONDS))
         if anew:
