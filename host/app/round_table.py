@@ -16,7 +16,7 @@ from host.core.console import console, print_line
 from host.core.figure_bands import format_band
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord
 from host.core.summary import FEDERATED, SYNC
-from host.monitoring.retune_text import describe_batches
+from host.monitoring.decision_text import describe_batches
 from host.monitoring.run_listener import RunListener
 
 # Of a terminal, in which the last ones are seen; records.jsonl has all.

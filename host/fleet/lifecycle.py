@@ -183,8 +183,8 @@ async def attach_array(
         except TimeoutError:
             missing = ", ".join(device for device in running if fleet.session(device) is None)
             raise BootTimeout(
-                f"array {state.config['name']!r}: {missing} did not dial in within {_ATTACH_SECONDS:.0f} s; thaw or heal "
-                "with csd-emu inject what is frozen or cut off, or run csd-emu down and up again"
+                f"array {state.config['name']!r}: {missing} did not dial in within {_ATTACH_SECONDS:.0f} s; thaw or "
+                "heal with csd-emu inject what is frozen or cut off, or run csd-emu down and up again"
             ) from None
         yield fleet
 

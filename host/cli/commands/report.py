@@ -54,7 +54,8 @@ def print_explanation(explanation: Explanation) -> None:
     for each in explanation.decisions:
         measured = f", {each.rate_ratio:.3f} times the records/s ({explanation.clock})" if each.rate_ratio else ""
         console.print(f"from step {each.step}: {each.knob}: {each.value}{measured}", soft_wrap=True, markup=False)
-        console.print(f"    {each.reason or 'why is not recorded'}", soft_wrap=True, markup=False)
+        expected = f" (expected: {each.expected})" if each.expected else ""
+        console.print(f"    {each.reason or 'why is not recorded'}{expected}", soft_wrap=True, markup=False)
 
 
 def print_report(report: ReportOutput) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
-from host.core.records import EventRecord, RoundRecord
+from host.core.records import EventRecord, RoundRecord, StepRecord
 from host.core.run_stats import RunStats
 from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.charts.run_curves import progress_panes
+from host.monitoring.decision_text import describe_step
 from host.monitoring.page.page_state import EventNow, RoundNow, RunSoFar, SeriesNow
 
 MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
@@ -159,13 +160,14 @@ def describe_round(record: RoundRecord) -> RoundNow:
     )
 
 
-def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
-    """Return the run so far; `last` is the row of the last round, `step` the number of the last step."""
+def sum_up(stats: RunStats, step: StepRecord | None, last: RoundNow | None) -> RunSoFar:
+    """Return the run so far; `last` is the row of the last round, `step` the last step."""
+    number, decided = (0, {}) if step is None else (step.step, describe_step(step))
     if last is None:
-        return RunSoFar(steps=step)
+        return RunSoFar(steps=number, decided=decided)
     return RunSoFar(
         round=last.round,
-        steps=step,
+        steps=number,
         accuracy=last.accuracy,
         test_loss=last.test_loss,
         train_loss=last.train_loss,
@@ -181,6 +183,7 @@ def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
         machine_joules=stats.machine_joules,
         bands=stats.all_bands | {name: last.bands[name] for name in _LAST_ROUNDS if name in last.bands},
         sampling=stats.sampling.text if stats.sampling is not None else "",
+        decided=decided,
     )
 
 

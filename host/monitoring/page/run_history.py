@@ -47,7 +47,7 @@ class _Standing:
     phase: Phase = STARTING
     clock: str = ""
     run_directory: str = ""
-    step: int = 0
+    step: StepRecord | None = None
     revision: int = 0
     failures: list[Failure] = field(default_factory=list)
 
@@ -118,7 +118,7 @@ class History(RunListener):
             self._retune(end_seconds - record.array_seconds, batches, record.step)
             self._curves.add_step(record, end_seconds)
             self._slowdowns |= {part.device: part.slowdown for part in record.devices}
-            self._now.step = record.step
+            self._now.step = record
             self._change()
 
     def add_round(self, record: RoundRecord) -> None:

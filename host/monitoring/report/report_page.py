@@ -32,6 +32,7 @@ from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.comparison import Comparison
 from host.monitoring.report.formats import format_ends, format_number, format_quantity, format_seconds, format_share
 from host.monitoring.report.load_run import RunData, load_run
+from host.monitoring.report.run_decisions import COMPARED_STEPS, RunDecision, list_decisions
 from host.monitoring.report.sync_report import describe_steps, step_tiles
 from host.monitoring.report.tiles import describe_status, list_tiles
 from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
@@ -95,7 +96,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
     """Return the page as HTML; `folder` is where it will lie, by default the run directory."""
     totals = RunStats.of(run.rounds, run.devices)
     devices = list(totals.devices)
-    energy = _energy(totals)
+    energy, decisions = _energy(totals), list_decisions(run.rounds, run.events, run.plan)
     return (
         _environment()
         .get_template("page.html.j2")
@@ -110,7 +111,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
                 for clock in [*totals.clock.split("+"), str(run.array.get("core_model", ""))]
                 if clock and clock != INSTRUCTIONS
             },
-            charts=_charts(run, totals),
+            charts=_charts(run, totals, decisions),
             traces=_traces(run, folder or run.path),
             devices=devices[:_MOST_DEVICES],
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
@@ -120,7 +121,8 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
                 "energy": [(component, "n") for component in energy.get("components", [])],
             },
             rounds=run.rounds[-_MOST_ROUNDS:],
-            sync=describe_steps(run.rounds),
+            sync=describe_steps(run.rounds, decisions),
+            compared=COMPARED_STEPS,
             plan=run.plan if run.rounds else None,
             host_trains=HOST in devices,
             comparison=comparison,
@@ -173,7 +175,7 @@ def _traces(run: RunData, folder: Path) -> list[tuple[str, str, str]]:
     return [(quote(os.path.relpath(run.path / name, folder)), name, text) for name, text in found]
 
 
-def _charts(run: RunData, totals: RunStats) -> dict[str, ChartSvg]:
+def _charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]) -> dict[str, ChartSvg]:
     if not run.rounds:
         return {}
     target, devices = run.job.get("target"), list(totals.devices)
@@ -184,7 +186,7 @@ def _charts(run: RunData, totals: RunStats) -> dict[str, ChartSvg]:
         link_chart(run.rounds),
         *([power] if (power := power_chart(run.rounds)) is not None else []),
         *([plan_chart(run.plan)] if run.plan is not None else []),
-        *step_charts(run.rounds, totals.clock),
+        *step_charts(run.rounds, decisions, totals.clock),
     ]
     drawn = [draw_chart(chart) for chart in charts]
     if (timeline := _timeline(run, devices)) is not None:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from itertools import groupby, pairwise
-from typing import Literal
+from itertools import pairwise
 
 import msgspec
 
-from firmware_agent.common.units import format_bytes
-from host.core.records import EventRecord, RetuneRecord, RoundRecord, SendingRecord, StepRecord
+from host.core.records import EventRecord, RetuneRecord, RoundRecord, StepRecord
 from host.core.run_stats import RunStats
 from host.core.slice_record import TransferChange
+from host.monitoring.decision_text import Knob, describe_batches, describe_placement, describe_sending, join_batches
 from host.monitoring.report.load_run import RunData
 from host.monitoring.report.step_spans import list_retunes, list_steps
 from host.policies.selection.selection_report import SelectionReport
 
-# So many steps before a decision and behind it are compared, fewer where another decision is nearer.
-COMPARED_STEPS = 20
+# So many steps before a decision and behind it are compared; fewer where another decision is nearer, but no fewer than
+# the second number. A step is one of these if it has this share of the records that others of its batches have.
+COMPARED_STEPS, LEAST_STEPS, _WHOLE_SHARE = 20, 3, 0.9
+_MOST_NAMES = 8
 # A note of the run begins so that says which layers are where, and why.
 PLACEMENT_NOTE = "placement: "
-
-Knob = Literal["devices", "layers", "batches", "slices"]
 
 
 class RunDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,17 +29,20 @@ class RunDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         step: the first that it holds for.
-        knob: what it is about: devices that train, layers on the host, records per device, or how tensors are sent.
-        value: what holds from then on, for people.
+        knob: what it is about.
+        value: what holds from then on, for people; of batches on the way, those that change.
         reason: as the tuner gave it; empty if it is not recorded.
+        expected: what the tuner expected of it, for people; empty if that is not recorded.
         rate_ratio: records per array second of the steps behind it over those of the steps before it, up to
-            `COMPARED_STEPS` of each, none of another decision; None where there are none.
+            `COMPARED_STEPS` of each, none of another decision, nor an epoch's last one; None with fewer than
+            `LEAST_STEPS` of either.
     """
 
     step: int
     knob: Knob
     value: str
     reason: str
+    expected: str = ""
     rate_ratio: float | None = None
 
 
@@ -75,6 +78,7 @@ def list_decisions(
         found.append(_decision(plan.step + 1, "devices", plan.chosen.name, " ".join(plan.reasons)))
     found.sort(key=lambda each: each.step)
     edges = [*sorted({steps[0].step, *(each.step for each in found)}), steps[-1].step + 1]
+    steps = _whole_steps(steps, [each.step for each in found if each.knob in ("batches", "devices")])
     spans = {first: [step for step in steps if first <= step.step < end] for first, end in pairwise(edges)}
     before = dict(pairwise([*reversed(spans), -1]))
     return [_measured(each, spans.get(before[each.step], []), spans[each.step]) for each in found if each.step in spans]
@@ -89,7 +93,16 @@ def explain_run(run: RunData) -> Explanation:
     )
 
 
+def _whole_steps(steps: Sequence[StepRecord], changes: Sequence[int]) -> list[StepRecord]:
+    """Return the steps without those that are smaller than others of the same batches: the last ones of epochs."""
+    edges = [*sorted({0, *changes}), steps[-1].step + 1]
+    alike = [[step for step in steps if first <= step.step < end] for first, end in pairwise(edges)]
+    return [step for own in alike for step in own if step.samples >= _WHOLE_SHARE * max(each.samples for each in own)]
+
+
 def _measured(decision: RunDecision, before: Sequence[StepRecord], behind: Sequence[StepRecord]) -> RunDecision:
+    if min(len(before), len(behind)) < LEAST_STEPS:
+        return decision
     old, new = _rate(before[-COMPARED_STEPS:]), _rate(behind[:COMPARED_STEPS])
     return msgspec.structs.replace(decision, rate_ratio=new / old) if old and new else decision
 
@@ -102,43 +115,40 @@ def _rate(steps: Sequence[StepRecord]) -> float:
 
 def _batches(steps: Sequence[StepRecord], retunes: Sequence[RetuneRecord]) -> list[RunDecision]:
     first = {part.device: part.batch_size for part in steps[0].devices}
-    begin = _decision(steps[0].step, "batches", _join(first), "planned before the first step")
-    return [begin, *(_decision(each.step, "batches", _join(each.after), each.reason) for each in retunes)]
+    begin = _decision(steps[0].step, "batches", join_batches(first), "planned before the first step")
+    return [begin, *map(_retune, retunes)]
 
 
-def _join(batches: dict[str, int]) -> str:
-    """Return batches as text, devices in a row that have as many in one."""
-    runs = [(size, [name for name, _ in own]) for size, own in groupby(batches.items(), key=lambda each: each[1])]
-    return ", ".join(f"{names[0]}{f' to {names[-1]}' if len(names) > 1 else ''} {size}" for size, names in runs)
+def _retune(retune: RetuneRecord) -> RunDecision:
+    gain = retune.gain_steps  # 0 of one that was not made for a gain
+    expected = f"{gain:.3g} steps saved in the rest of the run" if gain and not math.isnan(gain) else ""
+    return _decision(retune.step, "batches", describe_batches(retune, _MOST_NAMES), retune.reason, expected)
 
 
 def _slices(steps: Sequence[StepRecord], changes: Sequence[TransferChange]) -> list[RunDecision]:
     """Return the first setting, and each that a step was sent with where the one before it was not."""
-    first = _decision(steps[0].step, "slices", _sending(steps[0].sending), "the job's, or by model and link")
+    first = _decision(steps[0].step, "slices", describe_sending(steps[0].sending), "the job's, or by model and link")
     changed = [now for before, now in pairwise(steps) if before.sending != now.sending]
-    return [first, *(_decision(step.step, "slices", _sending(step.sending), _why(step, changes)) for step in changed)]
+    return [
+        first,
+        *(_decision(step.step, "slices", describe_sending(step.sending), *_why(step, changes)) for step in changed),
+    ]
 
 
-def _why(step: StepRecord, changes: Sequence[TransferChange]) -> str:
-    """Return the reason of the last change up to a step, which may hold a step later than it was announced for."""
+def _why(step: StepRecord, changes: Sequence[TransferChange]) -> tuple[str, str]:
+    """Return reason and expectation of the last change up to a step; it may hold later than it was announced for."""
     until = [change for change in changes if change.step <= step.step]
     sizes = None if step.sending is None else (step.sending.slice_bytes, step.sending.credit_bytes)
-    return until[-1].reason if until and (until[-1].slice_bytes, until[-1].credit_bytes) == sizes else ""
-
-
-def _sending(sending: SendingRecord | None) -> str:
-    if sending is None or sending.slice_bytes is None:
-        return "whole tensors"
-    credit = "no limit of credit" if sending.credit_bytes is None else f"credit {format_bytes(sending.credit_bytes)}"
-    return f"{format_bytes(sending.slice_bytes)}, {credit}"
+    if not until or (until[-1].slice_bytes, until[-1].credit_bytes) != sizes:
+        return "", ""
+    gain = until[-1].gain
+    return until[-1].reason, "" if gain is None else f"{math.exp(gain):.3f} times the records/s"
 
 
 def _layers(steps: Sequence[StepRecord], events: Sequence[EventRecord]) -> list[RunDecision]:
     said = [event.detail.removeprefix(PLACEMENT_NOTE) for event in events if event.detail.startswith(PLACEMENT_NOTE)]
-    placed = steps[0].placement
-    value = "all on the drives" if placed is None else f"{placed.layers} on the host, from {placed.layer} on"
-    return [_decision(steps[0].step, "layers", value, said[0])] if said else []
+    return [_decision(steps[0].step, "layers", describe_placement(steps[0].placement), said[0])] if said else []
 
 
-def _decision(step: int, knob: Knob, value: str, reason: str) -> RunDecision:
-    return RunDecision(step=step, knob=knob, value=value, reason=reason)
+def _decision(step: int, knob: Knob, value: str, reason: str, expected: str = "") -> RunDecision:
+    return RunDecision(step=step, knob=knob, value=value, reason=reason, expected=expected)

@@ -1,4 +1,4 @@
-"""Part of the report on a synchronous run: phases, retunes, steps that were out of the ordinary."""
+"""Part of the report on a synchronous run: phases, decisions, steps that were out of the ordinary."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firmware_agent.common.units import format_bytes
-from host.core.records import RetuneRecord, RoundRecord, StepRecord
+from host.core.records import RoundRecord, StepRecord
 from host.monitoring.report.formats import format_number, format_seconds
+from host.monitoring.report.run_decisions import RunDecision
 from host.monitoring.report.step_spans import (
     StepSpan,
     list_phases,
@@ -18,10 +19,8 @@ from host.monitoring.report.step_spans import (
     share_of_possible,
 )
 from host.monitoring.report.tiles import Tile
-from host.monitoring.retune_text import describe_batches
 
 _MOST_ROWS = 60
-_MOST_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class SyncReport:
         steps: in all.
         phases: before, during and after disturbances, or between retunes.
         hidden_phases: how many earlier ones are left out, as are the next two.
-        retunes: with what changed, for people.
-        hidden_retunes: see above.
+        decisions: of all tuners.
+        hidden_decisions: see above.
         unusual: steps with devices that were late or lost, or with slices of such.
         hidden_unusual: see above.
         late_devices: device -> steps in which it was late.
@@ -42,17 +41,16 @@ class SyncReport:
     steps: int
     phases: list[StepSpan]
     hidden_phases: int
-    retunes: list[tuple[RetuneRecord, str]]
-    hidden_retunes: int
+    decisions: list[RunDecision]
+    hidden_decisions: int
     unusual: list[StepRecord]
     hidden_unusual: int
     late_devices: dict[str, int]
 
 
-def describe_steps(rounds: Sequence[RoundRecord]) -> SyncReport | None:
-    """Return what there is to say of the steps; None of a run without any."""
-    steps, retunes = list_steps(rounds), list_retunes(rounds)
-    if not steps:
+def describe_steps(rounds: Sequence[RoundRecord], decisions: Sequence[RunDecision]) -> SyncReport | None:
+    """Return what there is to say of the steps, and of what was decided in them; None of a run without any."""
+    if not (steps := list_steps(rounds)):
         return None
     phases = list_phases(rounds)
     unusual = [step for step in steps if step.late or step.lost or step.mixed]
@@ -60,8 +58,8 @@ def describe_steps(rounds: Sequence[RoundRecord]) -> SyncReport | None:
         steps=len(steps),
         phases=phases[-_MOST_ROWS:],
         hidden_phases=max(0, len(phases) - _MOST_ROWS),
-        retunes=[(retune, describe_batches(retune, _MOST_NAMES)) for retune in retunes[-_MOST_ROWS:]],
-        hidden_retunes=max(0, len(retunes) - _MOST_ROWS),
+        decisions=list(decisions[-_MOST_ROWS:]),
+        hidden_decisions=max(0, len(decisions) - _MOST_ROWS),
         unusual=unusual[-_MOST_ROWS:],
         hidden_unusual=max(0, len(unusual) - _MOST_ROWS),
         late_devices=Counter(name for step in steps for name in step.late),

@@ -1,4 +1,4 @@
-"""The charts of synchronous steps: batch sizes, records per second, imbalance; retunes and disturbances marked."""
+"""The charts of synchronous steps: batch sizes, records per second, imbalance; decisions and disturbances marked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from host.core.records import RetuneRecord, RoundRecord, StepRecord
+from host.core.records import RoundRecord, StepRecord
 from host.monitoring.charts.chart import (
     MOST_LINES,
     MOST_POINTS,
@@ -22,23 +22,23 @@ from host.monitoring.charts.chart import (
     make_lines,
 )
 from host.monitoring.report.charts.batch_courses import Course, change_points, choose_courses, list_courses
-from host.monitoring.report.step_spans import list_retunes, list_steps, mean_imbalance, share_of_possible
-from host.monitoring.retune_text import describe_batches
+from host.monitoring.report.run_decisions import RunDecision
+from host.monitoring.report.step_spans import list_steps, mean_imbalance, share_of_possible
 
 # More marks of a kind than this hide what they mark; the last ones stay.
 _MOST_MARKS = 60
 
 
-def step_charts(rounds: Sequence[RoundRecord], clock: str) -> list[Chart]:
+def step_charts(rounds: Sequence[RoundRecord], decisions: Sequence[RunDecision], clock: str) -> list[Chart]:
     """Return the charts of all steps; none of a run without steps. `clock` is that of the array's seconds."""
     if not (steps := list_steps(rounds)):
         return []
-    marks = make_marks(steps, list_retunes(rounds))
+    marks = make_marks(steps, decisions)
     return [_batch_chart(steps, marks), _rate_chart(steps, marks, clock), _imbalance_chart(steps, marks, clock)]
 
 
-def make_marks(steps: Sequence[StepRecord], retunes: Sequence[RetuneRecord]) -> list[Mark]:
-    """Return the last times of competing work and the last retunes, with their texts."""
+def make_marks(steps: Sequence[StepRecord], decisions: Sequence[RunDecision]) -> list[Mark]:
+    """Return the last times of competing work, and the last decisions of those taken on the way, with their texts."""
     grouped = [(disturbed, list(run)) for disturbed, run in groupby(steps, key=lambda step: step.disturbed)]
     spells = []
     for disturbed, run in grouped:
@@ -47,15 +47,16 @@ def make_marks(steps: Sequence[StepRecord], retunes: Sequence[RetuneRecord]) -> 
         text = f"competing work in steps {first} to {last}: {work}"
         spells += [Mark("competing work", first - 0.5, last + 0.5, text)] if disturbed else []
     changes = [
-        Mark(
-            "retune",
-            retune.step - 0.5,
-            retune.step - 0.5,
-            f"step {retune.step}: {describe_batches(retune)}. {retune.reason}",
-        )
-        for retune in retunes
+        Mark(each.knob, each.step - 0.5, each.step - 0.5, _tell(each))
+        for each in decisions
+        if each.step > steps[0].step
     ]
     return [*spells[-_MOST_MARKS:], *changes[-_MOST_MARKS:]]
+
+
+def _tell(decision: RunDecision) -> str:
+    measured = f" Measured: {decision.rate_ratio:.3f} times the records/s." if decision.rate_ratio else ""
+    return f"step {decision.step}: {decision.knob}: {decision.value}. {decision.reason}{measured}"
 
 
 def _chart(
@@ -64,7 +65,7 @@ def _chart(
     return Chart(
         name=name,
         title=title,
-        caption=caption + " Triangles: retunes (their reasons are in the table below).",
+        caption=caption + " Triangles: decisions of tuners (their reasons are in the table below).",
         told=f"{title}: {told}.",
         x_title="step",
         panes=[pane],

@@ -7,7 +7,7 @@ from host.core import console
 from host.core.console import print_summary
 from host.core.records import EventKind, EventRecord, RetuneRecord
 from host.core.summary import SYNC, summarise
-from host.monitoring.retune_text import describe_batches
+from host.monitoring.decision_text import describe_batches
 from host.monitoring.run_listener import show_round
 from tests.support.records import array_rounds, with_bands
 from tests.support.sync_records import SyncRun

@@ -144,5 +144,5 @@ def test_many_missing_drives_are_counted_not_named() -> None:
 @pytest.mark.parametrize("sampling", [None, SOME])
 def test_the_live_page_is_told(sampling: SamplingRecord | None) -> None:
     rounds = sampled_rounds([sampling])
-    shown = sum_up(RunStats.of(rounds), 0, describe_round(rounds[-1])).sampling
+    shown = sum_up(RunStats.of(rounds), None, describe_round(rounds[-1])).sampling
     assert shown == ("" if sampling is None else SOME.text)

@@ -190,6 +190,12 @@ def test_batches_of_a_synchronous_run_follow_its_retunes() -> None:
         assert drawn.x[:-1] == pytest.approx([x for x, _ in expected], rel=1e-5)
     assert len(set(state.batches["csd-01"].y)) > 1
     assert state.totals.steps == 200
+    assert state.totals.decided == {
+        "devices": "5 train",
+        "layers": "all on the drives",
+        "batches": "csd-00 to csd-03 32, host 514",
+        "slices": "whole tensors",
+    }
     last = records[-1].steps[-1].devices[0]
     assert drives_of(state)["csd-00"].slowdown == pytest.approx(last.slowdown, rel=1e-5)
     assert statistics.median_low(run.batches(70)[name] for name in run.names) in state.series["batch_median"].y

@@ -3,9 +3,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord
+from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord, StepRecord
 from host.core.slice_record import TransferChange
-from host.monitoring.report.run_decisions import COMPARED_STEPS, PLACEMENT_NOTE, RunDecision, list_decisions
+from host.monitoring.report.run_decisions import (
+    COMPARED_STEPS,
+    LEAST_STEPS,
+    PLACEMENT_NOTE,
+    RunDecision,
+    list_decisions,
+)
 from host.monitoring.report.step_spans import list_steps
 from host.policies.split.choose_cut import decide_for
 from host.training.split.decide_cut import explain
@@ -24,7 +30,7 @@ def run_with(change: int | None = None, **fields: Any) -> list[RoundRecord]:
     seconds = {step.step: step.array_seconds for step in list_steps(plain.make())}
     spoiled = {step: {"sending": SLICES, "array_seconds": seconds[step] / 2} for step in range(change, 81)}
     rounds = SyncRun(drives=2, steps=80, round_steps=20, spoiled=spoiled, **fields).make()
-    told = TransferChange(step=change, slice_bytes=64 << 10, credit_bytes=256 << 10, reason="they pay")
+    told = TransferChange(step=change, slice_bytes=64 << 10, credit_bytes=256 << 10, reason="they pay", gain=0.5)
     return [msgspec.structs.replace(rounds[0], transfer_changes=[told]), *rounds[1:]]
 
 
@@ -41,10 +47,13 @@ def test_a_run_begins_with_its_batches_and_each_retune_is_a_decision_with_its_re
         *("planned before the first step", None),
     )
     assert [(each.step, each.reason) for each in later] == [(retune.step, retune.reason) for retune in retunes]
-    assert later[0].value.startswith("csd-00 32, csd-01 ")
+    assert later[0].value.startswith("csd-01 32 -> ")
+    assert [each.expected for each in later] == [
+        f"{retune.gain_steps:.3g} steps saved in the rest of the run" for retune in retunes
+    ]
 
 
-@pytest.mark.parametrize("change", [2, 20, 41, 80])
+@pytest.mark.parametrize("change", [1 + LEAST_STEPS, 20, 41, 81 - LEAST_STEPS])
 def test_what_came_of_a_decision_is_measured_on_both_sides_of_it(change: int) -> None:
     rounds = run_with(change, disturbed=())
     (whole, slices) = of_knob(list_decisions(rounds, []), "slices")
@@ -53,6 +62,24 @@ def test_what_came_of_a_decision_is_measured_on_both_sides_of_it(change: int) ->
         *("the job's, or by model and link", None),
     )
     assert (slices.step, slices.reason, slices.value) == (change, "they pay", "65.5 kB, credit 262.1 kB")
+    assert slices.rate_ratio == pytest.approx(2, rel=0.02)
+    assert (whole.expected, slices.expected) == ("", "1.649 times the records/s")
+
+
+@pytest.mark.parametrize("change", [LEAST_STEPS, 82 - LEAST_STEPS])
+def test_what_came_of_a_decision_is_not_known_from_fewer_steps(change: int) -> None:
+    assert [each.rate_ratio for each in list_decisions(run_with(change, disturbed=()), [])] == [None, None, None]
+
+
+def test_an_epochs_last_step_which_is_smaller_says_nothing_of_a_decision() -> None:
+    rounds = run_with(41, disturbed=())
+
+    def shorten(step: StepRecord) -> StepRecord:
+        parts = [msgspec.structs.replace(part, batch_size=1) for part in step.devices]
+        return msgspec.structs.replace(step, devices=parts) if step.step in (40, 45) else step
+
+    spoiled = [msgspec.structs.replace(each, steps=[shorten(step) for step in each.steps]) for each in rounds]
+    (_, slices) = of_knob(list_decisions(spoiled, []), "slices")
     assert slices.rate_ratio == pytest.approx(2, rel=0.02)
 
 

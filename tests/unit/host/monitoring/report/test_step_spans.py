@@ -217,7 +217,7 @@ def test_the_page_of_a_synchronous_run(tmp_path: Path) -> None:
     assert "drives needed to be as fast" not in page.text
     assert "modelled at 15.2 newport drives. Only the middle column" in page.text
     assert "competing work in steps 60 to 119" in page.raw
-    assert "step 64: csd-01 32 -&gt; 15. csd-01 slower since step 60" in page.raw
+    assert "step 64: batches: csd-01 32 -&gt; 15. csd-01 slower since step 60" in page.raw
     assert {"batches-wide-title", "rates-wide-title", "imbalance-wide-title", "timeline-wide-title"} <= set(page.charts)
     assert "xeon-4108" in page.text
 
@@ -237,7 +237,7 @@ def test_a_long_run_of_many_drives_stays_small(tmp_path: Path) -> None:
     page = page_of(tmp_path, SyncRun(drives=36, steps=600, round_steps=300, disturbed=spells).make(), 36)
     assert len(page.raw) < 2_000_000
     assert "earlier phases are not shown" in page.text
-    assert "earlier retunes are not shown" in page.text
+    assert "earlier decisions are not shown" in page.text
 
 
 @pytest.mark.slow
