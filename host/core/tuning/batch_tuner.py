@@ -107,6 +107,10 @@ class DeviceSelector(Protocol):
         """Devices that take no part any more, so that nobody sees their private records."""
 
     @property
+    def is_deciding(self) -> bool:
+        """Whether who trains is to be decided, or to be looked at again."""
+
+    @property
     def is_computing(self) -> bool:
         """Whether `begin` or `BatchTuner.observe` may take seconds."""
 

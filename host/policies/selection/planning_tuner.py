@@ -117,13 +117,14 @@ class PlanningTuner:
 
     @property
     def is_computing(self) -> bool:
-        """Whether it is to be decided who trains, or to be looked at again; this begins nothing, see `resting`."""
-        return self._is_deciding or (
+        """Whether the next step may take seconds; this begins nothing, see `resting`."""
+        return self.is_deciding or (
             self._training is not None and self._training.levels is not None and self._trials.behind
         )
 
     @property
-    def _is_deciding(self) -> bool:
+    def is_deciding(self) -> bool:
+        """Whether it is to be decided who trains, or to be looked at again; this begins nothing either."""
         training = self._training
         return self._trials.error is None and (
             training is None or (training.due and self._step + 1 >= self._trials.next_look)
@@ -202,7 +203,7 @@ class PlanningTuner:
         gone[list(here)] = False
         self._here[:] = False
         self._here[list(here)] = True
-        if self._is_deciding:
+        if self.is_deciding:
             self._lose(np.flatnonzero(gone), "left in pre-training")
 
     def leave(self, device: int) -> Retune:

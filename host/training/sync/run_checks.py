@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from statistics import median
 
+from csd_emu.util.node_names import HOST
 from firmware_agent.common.slices import Array
 from firmware_agent.common.units import format_bytes
 from host.config.job_file import JobConfig
 from host.core.device_time import COUNTED
-from host.core.records import DeviceRound, EventKind, OnEvent
+from host.core.records import DeviceRound, DeviceStep, EventKind, OnEvent
 from host.core.tensor_sums import first_not_finite
 from host.policies.batching.device_speeds import DeviceClass
 from host.training.contributions import AssignedWork, Reason, Refusal, ScreenedContribution
@@ -22,6 +24,8 @@ from host.training.sync.step_result import StepAccounting, StepResult
 
 # A peak that is this share above the table's may come to more than there is at the next retune.
 _TOLERANCE = 0.1
+# Seconds so many times the table's, or the table's so many times those, in so many steps in a row, are no blip.
+OFF_TABLE, OFF_STEPS = 1.5, 20
 
 
 class DivergenceCheck:
@@ -79,6 +83,29 @@ class MemoryWatch:
                     f"its agent has held {format_bytes(part.peak_memory_bytes)}, its calibration table expects "
                     f"{format_bytes(expected)} at {part.samples} records; {format_bytes(known.memory.available_bytes)} "
                     "are there: batches may not fit, calibrate the model again",
+                )
+
+
+class SpeedWatch:
+    """Says so once when most drives take other seconds than their tables expect, step after step."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        """Begin with nothing seen; `on_event` is told."""
+        self._on_event, self._steps = on_event, 0
+
+    def look(self, parts: Sequence[DeviceStep]) -> None:
+        """Compare one step; a host's table is no drive's."""
+        ratios = [part.slowdown for part in parts if part.device != HOST and part.slowdown]
+        off = median(ratios) if ratios else 1.0
+        if self._steps < OFF_STEPS:
+            self._steps = self._steps + 1 if max(off, 1 / off) > OFF_TABLE else 0
+            if self._steps == OFF_STEPS:
+                self._on_event(
+                    HOST,
+                    EventKind.NOTE,
+                    f"drives take {off:.3g} times the seconds of their calibration tables (the middle one of "
+                    f"{len(ratios)}) in {OFF_STEPS} steps: batches and plans rest on these tables; if nothing else "
+                    "runs on the drives, measure them again with csd-emu calibrate",
                 )
 
 

@@ -99,11 +99,13 @@ class StepAssignment:
         works: each device's part, of those that are reached from here.
         records: node -> its part of the epoch's records.
         number: of the deal.
+        whole: whether it is as large as others of its batches: an epoch's last step is smaller, if it has more.
     """
 
     works: list[StepWork]
     records: Mapping[str, Indices]
     number: int
+    whole: bool = True
 
     @property
     def size(self) -> int:
@@ -160,7 +162,8 @@ class RecordSampler:
         deal = self._queue.next_step(batches.tolist())
         records = dict(zip(self._nodes, deal.records, strict=True))
         works = [self._work(sessions[node], part) for node, part in records.items() if len(part) and node in sessions]
-        return StepAssignment(works, records, deal.number)
+        whole = not self.epoch_open or list(map(len, deal.records)) == batches.tolist()
+        return StepAssignment(works, records, deal.number, whole)
 
     def probes(self, sessions: Mapping[str, DeviceSession], counts: Batches, dealt: StepAssignment) -> list[StepWork]:
         """Return what parked devices compute beside the step: records from the beginning of their shards.
@@ -232,6 +235,11 @@ class StepBatches:
     def selector(self) -> DeviceSelector | None:
         """The tuner, if it chooses devices."""
         return self.tuner if isinstance(self.tuner, DeviceSelector) else None
+
+    @property
+    def is_deciding(self) -> bool:
+        """Whether who trains is being decided: batches are a trial's, and what steps cost is compared."""
+        return self.selector is not None and self.selector.is_deciding
 
     def current(self) -> Batches:
         """Return the records per step of each node as they are now, 0 for one that does not take part."""

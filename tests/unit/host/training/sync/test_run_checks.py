@@ -1,5 +1,6 @@
-"""What agents have held in memory, against what their tables expect."""
+"""What agents have held in memory, and how long they computed, against what their tables expect."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection
-from host.core.records import DeviceRound, EventKind
+from host.core.records import DeviceRound, DeviceStep, EventKind
 from host.policies.batching.device_speeds import device_classes
-from host.training.sync.run_checks import MemoryWatch
+from host.training.sync.run_checks import OFF_STEPS, OFF_TABLE, MemoryWatch, SpeedWatch
 from tests.support.sync import SHAPE, STORE
 
 CONFIG = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]})
@@ -68,3 +70,43 @@ def test_it_is_said_once_of_each_device_and_names_the_remedy() -> None:
 )
 def test_what_says_nothing_of_a_drives_memory_is_passed_over(harmless: DeviceRound) -> None:
     assert told_by(harmless) == []
+
+
+def speeds_told(steps: Sequence[Sequence[float]]) -> list[str]:
+    """What is said of steps in which drives took so many times their tables' seconds, beside a host that is quick."""
+    told: list[str] = []
+    watch = SpeedWatch(lambda device, kind, detail: told.append(detail))
+    for factors in steps:
+        names = [*(f"csd-{number:02d}" for number in range(len(factors))), HOST]
+        seconds = [*factors, 0.001]
+        watch.look(
+            [
+                DeviceStep(device=name, batch_size=4, compute_seconds=each, expected_seconds=1.0)
+                for name, each in zip(names, seconds, strict=True)
+            ]
+        )
+    return told
+
+
+@given(factor=st.floats(0.01, 100), steps=st.integers(OFF_STEPS - 2, 3 * OFF_STEPS), drives=st.integers(1, 5))
+def test_it_is_said_once_when_drives_are_for_long_as_slow_or_quick_as_no_table_says(
+    factor: float, steps: int, drives: int
+) -> None:
+    told = speeds_told([[factor] * drives] * steps)
+    assert bool(told) == (max(factor, 1 / factor) > OFF_TABLE and steps >= OFF_STEPS)
+    assert len(told) <= 1
+    assert all(f"drives take {factor:.3g} times" in text and "csd-emu calibrate" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[2.0, 1.0, 1.0]] * 100,
+        [[2.0] * 3] * (OFF_STEPS - 1) + [[1.0] * 3] + [[2.0] * 3] * (OFF_STEPS - 1),
+        [[]] * 100,
+        [[0.0]] * 100,
+    ],
+    ids=["one of three", "with a break", "no drive", "no seconds"],
+)
+def test_what_is_no_sign_of_a_wrong_table_is_passed_over(steps: list[list[float]]) -> None:
+    assert speeds_told(steps) == []

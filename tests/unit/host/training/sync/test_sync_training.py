@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from firmware_agent.common.frames.session_frames import Failed, Slice, Tensors
 from firmware_agent.common.frames.step_frames import Step, Stepped
 from firmware_agent.common.slices import Array
 from host.core.records import EventKind
-from host.core.tuning.batch_tuner import Floats, Retune
+from host.core.tuning.batch_tuner import Batches, Floats, Retune, StepCost
 from host.policies.batching.fixed import FixedBatches
 from host.training.sync_plan import SyncPlan
 from tests.support.examples import examples
@@ -374,3 +375,54 @@ async def test_directions_are_judged_where_normalisation_does_not_turn_honest_gr
     run = SyncRun(*drives, records=800, sync={"round_steps": 20, "batch_norm": batch_norm})
     await run.run()
     assert any("point against" in told for told in run.told(EventKind.REJECTED)) == judged
+
+
+class Choosing(FixedBatches):
+    """Is deciding who trains up to a step; a `DeviceSelector`."""
+
+    resting: frozenset[int] = frozenset()
+    is_computing = False
+
+    def __init__(self, batches: Batches, until: int) -> None:
+        super().__init__(batches)
+        self._until, self._step = until, 0
+
+    @property
+    def is_deciding(self) -> bool:
+        return self._step < self._until
+
+    def begin(self) -> None: ...
+
+    def meet(self, here: Collection[int]) -> None: ...
+
+    def watch(self, cost: StepCost) -> None:
+        self._step += 1
+
+    def telling_later(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "deciding", "seen"),
+    [(4, 0, [1, 3, 5]), (4, 3, [5]), (16, 0, [1, 2, 3])],
+    ids=["without an epoch's last step", "not while devices are chosen", "all, if they are alike"],
+)
+async def test_a_transfer_tuner_is_told_of_steps_that_can_be_compared(
+    batch_size: int, deciding: int, seen: list[int]
+) -> None:
+    run = SyncRun(
+        *(StepDrive("csd-00"), StepDrive("csd-01")),
+        records=10,
+        epochs=3,
+        batch_size=batch_size,
+        make_tuner=lambda plan: Choosing(np.array(plan.batches), deciding),
+    )
+    told: list[int] = []
+
+    async def learn(step: int, *_: object) -> None:
+        told.append(step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.transfers, "learn", learn)
+        await run.run()
+    assert told == seen
