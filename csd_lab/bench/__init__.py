@@ -39,6 +39,8 @@ BENCHES = {
     "planner": "planner.bench_planner",
     "planner_vms": "planner.planner_vms",
     "together": "joint_tuning.bench_joint_tuning",
+    "tuner_factorial": "joint_tuning.bench_tuner_factorial",
+    "tuners_on_drives": "joint_tuning.bench_tuners_on_drives",
     "scaleout": "scaleout.scaleout",
     "simulate": "scaleout.bench_simulate",
     "ring": "scaleout.ring_wall",

@@ -39,6 +39,7 @@ class ScenarioResult:
         energy: joules per record of the job in which all tuners are asked for the least.
         best: rate of the best fixed choice before and after what happens.
         changes: how often all tuners together changed batches, and transfers.
+        decision_share: processor time of this machine in which they decided, over the run's modelled seconds.
     """
 
     scenario: str
@@ -47,6 +48,7 @@ class ScenarioResult:
     energy: float
     best: float
     changes: tuple[int, int]
+    decision_share: float
 
     @property
     def alone(self) -> float:
@@ -74,7 +76,8 @@ def bench_together(bench: Bench, quick: bool = False) -> BenchReport:
 
     Figures: `together_over_best_alone` and `together_over_naive`, geometric means of records per second;
     `worst_over_best_alone`; `share_of_oracle`, of the logarithm of the gain over none, in the mean; `energy`, joules
-    per record with ``prefer: energy`` over the best single tuner's, geometric mean.
+    per record with ``prefer: energy`` over the best single tuner's, geometric mean; `decision_share_median` and
+    `..._worst`, processor time of deciding over modelled seconds of the run.
     """
     seeds = DEVELOPMENT_SEEDS[:_QUICK] if quick else FINAL_SEEDS
     results = []
@@ -105,6 +108,7 @@ def run_scenario(seed: int) -> ScenarioResult:
         energy.joules_per_record,
         ScenarioOracle(scenario, batch).records_per_second(),
         (len(together.retunes), len(together.transfer_changes)),
+        together.decision_seconds / together.seconds,
     )
 
 
@@ -121,6 +125,8 @@ def together_figures(results: Sequence[ScenarioResult]) -> dict[str, float]:
         "energy": statistics.geometric_mean(
             [each.energy / joules for each, joules in zip(results, least, strict=True)]
         ),
+        "decision_share_median": statistics.median(each.decision_share for each in results),
+        "decision_share_worst": max(each.decision_share for each in results),
     }
 
 

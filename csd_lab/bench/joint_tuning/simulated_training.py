@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -45,6 +46,8 @@ from host.training.sync.step_result import Expected, StepAccounting, StepResult
 from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
 
+T = TypeVar("T")
+
 
 class SimulatedWorld(Protocol):
     """What happens in a run; `done` is the share of the job's records that were trained on before a step, from 0."""
@@ -62,7 +65,7 @@ class SimulatedWorld(Protocol):
         """Return what all compute seconds of a step are multiplied by, beside that; one of few numbers."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SimulatedTraining:
     """What a run took.
 
@@ -72,6 +75,7 @@ class SimulatedTraining:
         notes: what people were told.
         retunes: new batches.
         transfer_changes: new slices and credits.
+        decision_seconds: processor time of this machine in which tuners were told of steps, and decided.
     """
 
     steps: list[StepRecord] = field(default_factory=list)
@@ -79,6 +83,7 @@ class SimulatedTraining:
     notes: list[str] = field(default_factory=list)
     retunes: list[RetuneRecord] = field(default_factory=list)
     transfer_changes: list[TransferChange] = field(default_factory=list)
+    decision_seconds: float = 0.0
 
     @property
     def records(self) -> int:
@@ -331,10 +336,25 @@ def simulate_training(request: RunRequest, world: SimulatedWorld) -> SimulatedTr
         RunTransfers(request.communication),
         RunGuide(tuner, on_step=lambda step, _: run.steps.append(step), on_retune=run.retunes.append),
     )
+    for of, name in ((training._batches, "admit"), (training._batches, "observe"), (training._transfers, "learn")):
+        setattr(of, name, _timed(getattr(of, name), run))
     rounds = asyncio.run(_rounds(training))
     run.joules.extend(sum(sum(part.values()) for part in _joules(record)) for record in rounds)
     run.transfer_changes.extend(change for record in rounds for change in record.transfer_changes)
     return run
+
+
+def _timed(decide: Callable[..., Awaitable[T]], run: SimulatedTraining) -> Callable[..., Awaitable[T]]:
+    """Return the same with its processor time added to that of the run, in which nothing goes on beside it."""
+
+    async def timed(*arguments: object) -> T:
+        begin = time.process_time()
+        try:
+            return await decide(*arguments)
+        finally:
+            run.decision_seconds += time.process_time() - begin
+
+    return timed
 
 
 async def _rounds(training: SyncTraining) -> list[RoundRecord]:

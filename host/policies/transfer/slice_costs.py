@@ -132,5 +132,7 @@ def _solve(information: Floats, sums: Floats) -> Floats:
         off = float(found @ information @ found - 2 * sums @ found)
         if off < least and (found >= 0).all():
             best, least = found, off
+            if all(kept):  # nothing fits better
+                break
     best[1] = max(best[1], LEAST_BYTE_SECONDS)
     return best

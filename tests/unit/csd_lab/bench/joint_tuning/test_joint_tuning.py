@@ -122,8 +122,8 @@ def test_figures_are_those_of_the_results() -> None:
     rates = {NAIVE: 1.0, "batches": 2.0, "transfers": 1.0, "split": 1.5, "devices": 1.0}
     joules = dict.fromkeys(rates, 4.0)
     results = [
-        ScenarioResult("a", {**rates, TOGETHER: 4.0}, {**joules, TOGETHER: 3.0}, 2.0, 4.0, (0, 0)),
-        ScenarioResult("b", {**rates, TOGETHER: 1.0}, {**joules, TOGETHER: 3.0}, 8.0, 4.0, (0, 0)),
+        ScenarioResult("a", {**rates, TOGETHER: 4.0}, {**joules, TOGETHER: 3.0}, 2.0, 4.0, (0, 0), 0.001),
+        ScenarioResult("b", {**rates, TOGETHER: 1.0}, {**joules, TOGETHER: 3.0}, 8.0, 4.0, (0, 0), 0.003),
     ]
     figures = together_figures(results)
     assert figures["together_over_best_alone"] == pytest.approx(1.0)
@@ -131,3 +131,5 @@ def test_figures_are_those_of_the_results() -> None:
     assert figures["together_over_naive"] == pytest.approx(2.0)
     assert figures["share_of_oracle"] == pytest.approx(0.5)
     assert figures["energy"] == pytest.approx(math.sqrt(0.5 * 2))
+    assert figures["decision_share_median"] == pytest.approx(0.002)
+    assert figures["decision_share_worst"] == 0.003

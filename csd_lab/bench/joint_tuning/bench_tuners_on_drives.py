@@ -1,0 +1,171 @@
+"""All tuners in one job on drives: native ones against the simulation of `together`, virtual ones against these."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_lab.bench.bench_report import BenchReport
+from csd_lab.bench.harness import Bench, array_of, request_run
+from csd_lab.bench.joint_tuning.joint_cases import PROFILES, TUNERS
+from csd_lab.bench.joint_tuning.simulated_training import simulate_training
+from csd_lab.clocks.clock_runs import ClockRun, KeptRuns, RunClock
+from host.core.device_time import TRAINER_WEIGHT
+from host.core.records import StepRecord
+from host.monitoring.decision_text import describe_step
+
+NATIVE_CASES, SAMPLED_CASES = 12, 6
+_STEPS, _ROUNDS = 20, 6
+_FOLDER = "together"
+
+
+@dataclass(frozen=True)
+class DrivesCase:
+    """A job with all tuners on an array of which one drive is slowed.
+
+    Attributes:
+        name: for people.
+        job: content of its job file.
+        array: its drives, and link.
+    """
+
+    name: str
+    job: Mapping[str, Any]
+    array: ArrayConfig
+
+
+class DisturbedWorld:
+    """A `csd_lab.bench.joint_tuning.simulated_training.SimulatedWorld` in which drives are slowed as a job says."""
+
+    def __init__(self, disturb: Sequence[Mapping[str, Any]]) -> None:
+        """Take the section of a job file."""
+        self._disturb, self._step = disturb, 0
+
+    def slowness(self, device: str, done: float, records: int) -> float:
+        """Return what a model of a drive makes of the weights that compete with it."""
+        now = [
+            each["weight"]
+            for each in self._disturb
+            if each["device"] == device and 0 <= self._step - each["at_step"] < each["steps"]
+        ]
+        return float(1 + sum(now) / TRAINER_WEIGHT)
+
+    def link_share(self, done: float) -> float:
+        """Return 1."""
+        return 1.0
+
+    def absent(self, done: float) -> Collection[str]:
+        """Return nobody."""
+        return ()
+
+    def noise(self, step: int) -> float:
+        """Return 1; the world is in this step from now on."""
+        self._step = step
+        return 1.0
+
+
+@dataclass(frozen=True)
+class DrivesResult:
+    """What came of a case.
+
+    Attributes:
+        case: its name.
+        rates: records per array second of the whole run, ``simulated``, and by clock ``modelled`` and ``sampled``.
+        decided: the same keys -> what was decided by the last step.
+        wall_seconds: of the commands.
+    """
+
+    case: str
+    rates: Mapping[str, float]
+    decided: Mapping[str, Mapping[str, str]]
+    wall_seconds: Mapping[str, float]
+
+
+def bench_tuners_on_drives(bench: Bench, quick: bool = False) -> BenchReport:
+    """All tuners on native and virtual drives: the rates and decisions of the simulation of `together`, or others.
+
+    Run 12 drawn jobs with all four tuners on native drives (modelled), and the first 6 of them with the clock sampled,
+    too: `digits_cnn`, four to six drives of up to three profiles, one of them slowed for a while, a link of 10 MB/s to
+    1 GB/s. With `quick` one job.
+
+    Figures: `native_error_worst` and `..._median`, |rate of native drives over that of the simulated run - 1|, whole
+    runs; `native_decided_equal`, the share of what both had decided by the last step (devices, layers, batches and
+    slices, each as a whole) that is equal; `virtual_...` the same of virtual drives over native ones.
+    """
+    count = 1 if quick else NATIVE_CASES
+    kept = KeptRuns(bench.paths.cache / _FOLDER, frozenset({"native", "sampled"}))
+    results = []
+    for number in range(count):
+        case = draw_case(bench.seed, number)
+        clocks: tuple[RunClock, ...] = ("native", "sampled") if number < SAMPLED_CASES else ("native",)
+        runs = {}
+        for clock in clocks:
+            bench.progress.stage(f"{case.name}: {clock}")
+            runs[clock] = kept.run(f"case-{number}", case.job, case.array, clock)
+        results.append(_compare(case, runs))
+        bench.progress.advance((number + 1) / count)
+    samples = {"cases": [asdict(each) for each in results]}
+    return bench.report("sampled", drives_figures(results), samples)
+
+
+def draw_case(seed: int, number: int) -> DrivesCase:
+    """Return a case; what a drive that is slowed has left is 0.25 to 0.75 of its speed."""
+    random = np.random.default_rng([34, seed, number])
+    kinds = random.permutation(PROFILES)[: random.integers(1, len(PROFILES) + 1)]
+    drives = [str(kind) for kind in random.choice(kinds, int(random.integers(4, 7)))]
+    groups = [{"profile": profile, "name": f"d{place}"} for place, profile in enumerate(drives)]
+    bandwidth = float(10 ** random.uniform(7, 9))
+    array = array_of(f"together-{number}", groups, core_model="cycles", link={"bandwidth": f"{bandwidth:.0f} B/s"})
+    left, begin = float(random.uniform(0.25, 0.75)), int(random.integers(35, 60))
+    slowed = array.list_devices()[int(random.integers(len(drives)))].name
+    weight = round(TRAINER_WEIGHT * (1 / left - 1))
+    job = {
+        **{"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "seed": int(random.integers(1000))},
+        **{key: value for keys in TUNERS.values() for key, value in keys.items()},
+        **{"rounds": _ROUNDS, "sync": {"round_steps": _STEPS}},
+        "disturb": [{"device": slowed, "at_step": begin, "steps": 40, "weight": weight}],
+    }
+    told = f"{number}: {' + '.join(drives)}, {bandwidth / 1e6:.0f} MB/s, {slowed} at {left:.0%}"
+    return DrivesCase(told, job, array)
+
+
+def _compare(case: DrivesCase, runs: Mapping[RunClock, ClockRun]) -> DrivesResult:
+    config = case.array.model_copy(update={"engine": "native", "clock": "modelled"})
+    simulated = simulate_training(request_run(config, case.job), DisturbedWorld(case.job["disturb"]))
+    steps = {"simulated": simulated.steps}
+    for clock, run in runs.items():
+        steps["modelled" if clock == "native" else clock] = [
+            each for record in run.read_rounds() for each in record.steps
+        ]
+    return DrivesResult(
+        case.name,
+        {clock: _rate(own) for clock, own in steps.items()},
+        {clock: {str(knob): value for knob, value in describe_step(own[-1]).items()} for clock, own in steps.items()},
+        {clock: run.wall_seconds for clock, run in runs.items()},
+    )
+
+
+def _rate(steps: Sequence[StepRecord]) -> float:
+    return sum(step.samples for step in steps) / sum(step.array_seconds for step in steps)
+
+
+def drives_figures(results: Sequence[DrivesResult]) -> dict[str, float]:
+    """Return the bench's figures; none of virtual drives if there were none."""
+    figures: dict[str, float] = {}
+    for name, one, other in (("native", "modelled", "simulated"), ("virtual", "sampled", "modelled")):
+        both = [each for each in results if one in each.rates]
+        if not both:
+            continue
+        errors = [abs(each.rates[one] / each.rates[other] - 1) for each in both]
+        equal = [each.decided[one][knob] == value for each in both for knob, value in each.decided[other].items()]
+        figures |= {
+            f"{name}_error_worst": max(errors),
+            f"{name}_error_median": statistics.median(errors),
+            f"{name}_decided_equal": statistics.fmean(equal),
+        }
+    return figures
