@@ -24,7 +24,7 @@ from csd_emu.perfmodel.overlap.layer_work import Costs, DriveTransfers, compute_
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.send_queue import TransferSettings
-from host.policies.transfer.slice_costs import LinkFit, seconds_per_byte, table_slices
+from host.policies.transfer.slice_costs import LinkFit, SliceTable
 from host.policies.transfer.transfer_tuner import StepSeen
 
 JUMP = 0.2
@@ -141,8 +141,8 @@ class _DriveWatch:
         self._wires = dict[TransferSettings, Level]()
         self._measured: Costs = ()
 
-    def observe(self, seen: DriveTransfers, sending: TransferSettings) -> bool:
-        """Take a step; return whether anything jumped."""
+    def observe(self, seen: DriveTransfers, table: SliceTable, sending: TransferSettings) -> bool:
+        """Take a step, and the table of its slices; return whether anything jumped."""
         if anew := seen.costs is not self._measured and (
             [layer.tensors for layer in seen.costs] != [layer.tensors for layer in self._measured]
         ):
@@ -150,17 +150,16 @@ class _DriveWatch:
         anew |= self.compute.observe(max(compute_seconds(seen.costs), LEAST_SECONDS))
         if anew:
             self._measured = seen.costs
-        rows = table_slices(seen.slices)
-        if not len(rows):
+        if not len(table.rows):
             return anew
         known = self.fit.known
         wire = self._wires.setdefault(sending, Level())
         begins = not wire.begun
-        jumped = wire.observe(seconds_per_byte(rows)) and not begins
+        jumped = wire.observe(table.seconds_per_byte()) and not begins
         if jumped:
             self.fit.forget()
             self._wires.clear()
-        self.fit.observe(rows)
+        self.fit.observe(table)
         return anew or jumped or not known
 
     @property
@@ -205,8 +204,10 @@ class Watch:
         self.steps += 1
         if jumped := len(seen.drives) != len(self._drives):
             self._drives = [_DriveWatch() for _ in seen.drives]
+        # Those of drives that are alike are composed once, and are one object.
+        tables = {key: SliceTable.of(slices) for key, slices in {id(e.slices): e.slices for e in seen.drives}.items()}
         pairs = zip(self._drives, seen.drives, strict=True)
-        jumped |= any([watch.observe(each, seen.sending) for watch, each in pairs])
+        jumped |= any([watch.observe(each, tables[id(each.slices)], seen.sending) for watch, each in pairs])
         if jumped:
             self._believed = None
         return jumped

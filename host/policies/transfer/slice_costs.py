@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -64,10 +65,10 @@ class LinkFit:
         doubted: Floats = np.maximum(0.0, self.seconds + min(1.0, less) * more)
         return doubted
 
-    def observe(self, rows: Floats) -> None:
-        """Take a step's slices, as from `table_slices`, at least one."""
-        groups, counts = _middle(rows)
-        terms, seconds = groups[:, :4], np.maximum(_TINY, groups[:, 4])
+    def observe(self, table: SliceTable) -> None:
+        """Take a step's slices, at least one."""
+        counts = table.counts
+        terms, seconds = table.groups[:, :4], np.maximum(_TINY, table.groups[:, 4])
         self.usual_seconds = usual = float(np.average(seconds, weights=counts))
         weights = np.minimum(_MOST_SLICES, counts) / _MOST_SLICES / (_EXACT * (seconds + usual)) ** 2
         per_byte = seconds.sum() / terms[:, 1].sum()
@@ -81,12 +82,35 @@ class LinkFit:
         self._sums *= 1 - 1 / MEMORY
 
 
-def table_slices(slices: Floats) -> Floats:
-    """Return (bunches, 5): what each of the seconds of `LinkFit` counts for, and what a slice of the bunch took.
+@dataclass(frozen=True, eq=False)
+class SliceTable:
+    """What the slices of one drive in one step took; drives that are alike share one.
 
-    Args:
-        slices: (slices, 4) of one drive: 1 for a push and 0 for a pull, bytes, when it left, when it was read.
+    Attributes:
+        rows: (bunches, 5) what each of the seconds of `LinkFit` counts for, and what a slice of the bunch took.
+        groups: (groups, 5) of those that are alike the middle one, of each column.
+        counts: (groups,) how many they are.
     """
+
+    rows: Floats
+    groups: Floats
+    counts: Floats
+
+    @classmethod
+    def of(cls, slices: Floats) -> SliceTable:
+        """Return the table of (slices, 4): 1 for a push and 0 for a pull, bytes, when it left, when it was read."""
+        rows = _bunches(slices)
+        return cls(rows, *(_middle(rows) if len(rows) else (rows, np.zeros(0))))
+
+    def seconds_per_byte(self) -> float:
+        """Return that of the slice in the middle, by bytes."""
+        ratios = self.rows[:, 4] / self.rows[:, 1]
+        order = np.argsort(ratios)
+        passed = np.cumsum(self.rows[order, 1])
+        return max(_TINY, float(ratios[order][np.searchsorted(passed, passed[-1] / 2)]))
+
+
+def _bunches(slices: Floats) -> Floats:
     parts = []
     for push in (0.0, 1.0):
         own = slices[slices[:, 0] == push]
@@ -110,14 +134,6 @@ def _middle(rows: Floats) -> tuple[Floats, Floats]:
     order = np.argsort(group.ravel(), kind="stable")
     parts = np.split(rows[order], np.cumsum(counts)[:-1])
     return np.array([np.median(part, axis=0) for part in parts]), counts.astype(np.float64)
-
-
-def seconds_per_byte(rows: Floats) -> float:
-    """Return that of the slice in the middle, by bytes, of those that `table_slices` returned."""
-    ratios = rows[:, 4] / rows[:, 1]
-    order = np.argsort(ratios)
-    passed = np.cumsum(rows[order, 1])
-    return max(_TINY, float(ratios[order][np.searchsorted(passed, passed[-1] / 2)]))
 
 
 def _solve(information: Floats, sums: Floats) -> Floats:

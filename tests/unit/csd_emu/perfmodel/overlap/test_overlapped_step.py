@@ -19,7 +19,7 @@ from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.layer_costs import LayerWork
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.device_time import host_model
-from host.policies.transfer.slice_costs import LinkFit, table_slices
+from host.policies.transfer.slice_costs import LinkFit, SliceTable
 from host.training.accounting import DeviceReport, Lateness, make_accountant
 from tests.support.examples import examples
 from tests.support.sync import TABLE
@@ -239,6 +239,6 @@ def test_a_tuner_believes_the_link_of_traced_steps(milliseconds: float) -> None:
     step = replace(COMPOSER, traced=True).compose([part], Link(2e9, way, True), sending)
     fit = LinkFit(0.0)
     for _ in range(5):
-        fit.observe(table_slices(step.transfers[0].slices))
+        fit.observe(SliceTable.of(step.transfers[0].slices))
     assert 1 / fit.seconds[1] == pytest.approx(5e7, rel=0.05)
     assert fit.seconds[3] / 2 == pytest.approx(2 * way, rel=0.05)

@@ -23,7 +23,7 @@ from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_SLICE_SECONDS, CONFIRM, Level, Watch
 from host.policies.transfer.setting_grid import round_bytes
-from host.policies.transfer.slice_costs import LinkFit, table_slices
+from host.policies.transfer.slice_costs import LinkFit, SliceTable
 from host.policies.transfer.speedup_predictor import SimulatedSettings
 from host.policies.transfer.transfer_tuner import FixedSending, StepSeen, make_tuner
 from tests.support.communication_tuning import COSTS, FIRST, LINK, seen
@@ -220,7 +220,7 @@ def test_a_few_slices_that_were_held_up_move_nothing() -> None:
     found = []
     for each in (slices, held):
         fit = LinkFit(ASSUMED_SLICE_SECONDS)
-        fit.observe(table_slices(each))
+        fit.observe(SliceTable.of(each))
         found.append(fit.seconds)
     assert found[1][:2] == pytest.approx(found[0][:2], rel=0.3)
 
@@ -229,7 +229,7 @@ def test_answers_that_come_in_bunches_are_counted_by_the_bunch() -> None:
     """Eight slices of 16 KiB are answered together every 32 ms: 4 ms each, whatever the least of them seems to take."""
     ends = 0.032 * (1 + np.arange(64) // 8) + 1e-5 * (np.arange(64) % 8)
     slices = np.column_stack([np.zeros(64), np.full(64, 16384.0), np.zeros(64), ends])
-    rows = table_slices(slices)
+    rows = SliceTable.of(slices).rows
     assert rows[:, 4] == pytest.approx(0.004, rel=0.01)
     assert rows[:, 1] == pytest.approx(16384)
 
