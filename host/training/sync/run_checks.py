@@ -60,15 +60,16 @@ class DivergenceCheck:
             raise diverged(self._on_event, self._job, where, what=what)
 
 
-class MemoryWatch:
-    """Says so once when a drive holds more than its table expects; one instance per run."""
+class TableWatch:
+    """Says so once when drives hold more, or take other seconds, than their tables expect; one instance per run."""
 
     def __init__(self, classes: Mapping[str, DeviceClass], on_event: OnEvent) -> None:
         """Watch the devices that have a class; `on_event` is told."""
         self._classes, self._on_event = classes, on_event
         self._said: set[str] = set()
+        self._off_steps = 0
 
-    def look(self, parts: Sequence[DeviceRound]) -> None:
+    def look_at_memory(self, parts: Sequence[DeviceRound]) -> None:
         """Compare the peaks of one step; of a process on this machine they say nothing of a drive."""
         for part in parts:
             known = self._classes.get(part.device)
@@ -85,21 +86,13 @@ class MemoryWatch:
                     "are there: batches may not fit, calibrate the model again",
                 )
 
-
-class SpeedWatch:
-    """Says so once when most drives take other seconds than their tables expect, step after step."""
-
-    def __init__(self, on_event: OnEvent) -> None:
-        """Begin with nothing seen; `on_event` is told."""
-        self._on_event, self._steps = on_event, 0
-
-    def look(self, parts: Sequence[DeviceStep]) -> None:
-        """Compare one step; a host's table is no drive's."""
+    def look_at_speeds(self, parts: Sequence[DeviceStep]) -> None:
+        """Compare the seconds of one step; a host's table is no drive's."""
         ratios = [part.slowdown for part in parts if part.device != HOST and part.slowdown]
         off = median(ratios) if ratios else 1.0
-        if self._steps < OFF_STEPS:
-            self._steps = self._steps + 1 if max(off, 1 / off) > OFF_TABLE else 0
-            if self._steps == OFF_STEPS:
+        if self._off_steps < OFF_STEPS:
+            self._off_steps = self._off_steps + 1 if max(off, 1 / off) > OFF_TABLE else 0
+            if self._off_steps == OFF_STEPS:
                 self._on_event(
                     HOST,
                     EventKind.NOTE,

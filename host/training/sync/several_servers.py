@@ -330,7 +330,7 @@ class LocalTraining(SyncTraining):
         self._participants.took_part(result.returned, result.failed)
         self._divergence.check_step(number, result, self.weights)
         self._batches.expected.count_late(begun.devices, result.late)
-        self._memory.look(result.accounted.devices)
+        self._tables.look_at_memory(result.accounted.devices)
         sending = begun.sent_with(self._transfers.take(number))
         part, seconds = server_part(begun, result, self._accountant), self._progress.step_seconds(time.monotonic())
         self._window.append(_Taken(number, begun.dealt, sending, result, part, seconds))

@@ -31,7 +31,7 @@ from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.participants import Participants
 from host.training.sync.round_totals import PLANNED, RoundTotals, RunGuide, RunProgress
-from host.training.sync.run_checks import DivergenceCheck, MemoryWatch, SpeedWatch
+from host.training.sync.run_checks import DivergenceCheck, TableWatch
 from host.training.sync.run_transfers import RunTransfers
 from host.training.sync.step_batches import RecordSampler, StepAssignment, StepBatches
 from host.training.sync.step_result import StepResult
@@ -77,8 +77,7 @@ class SyncTraining:
         self._batches = StepBatches(plan, tuner, sampler, on_event)
         self._progress = RunProgress(job, sum(plan.batches) if isinstance(tuner, DeviceSelector) else None)
         self._guide, self._disturbances, self._evaluator = guide, disturbances, evaluator
-        self._memory, self._divergence = MemoryWatch(plan.classes, on_event), DivergenceCheck(job, on_event)
-        self._speeds = SpeedWatch(on_event)
+        self._tables, self._divergence = TableWatch(plan.classes, on_event), DivergenceCheck(job, on_event)
         self._transfers = transfers
         # A step that has begun before the one before it was over; None between rounds.
         self._ahead: Underway | None = None
@@ -247,7 +246,7 @@ class SyncTraining:
         # Seconds of unlike steps say nothing of how they were sent, and trials of devices compare steps sent alike.
         if begun.dealt.whole and not batches.is_deciding:
             await self._see(seconds, sending, logs, result.accounted, ledger)
-        self._memory.look(result.accounted.devices)
+        self._tables.look_at_memory(result.accounted.devices)
         batches.watch(result)
         batches.sampler.epoch_open = self._ahead is not None or batches.has_more
         # A step that is announced already keeps the batches that it has.
@@ -376,5 +375,5 @@ class SyncTraining:
         """Write a step down."""
         told, possible = self._transfers.policy.told(sending), self._batches.tuner.possible_records_per_second()
         if not (disturbed := self._disturbances.at(number)):
-            self._speeds.look(result.devices)
+            self._tables.look_at_speeds(result.devices)
         ledger.add(result.record(number, possible, disturbed, told, wall_seconds), result.accounted)

@@ -14,7 +14,7 @@ from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection
 from host.core.records import DeviceRound, DeviceStep, EventKind
 from host.policies.batching.device_speeds import device_classes
-from host.training.sync.run_checks import OFF_STEPS, OFF_TABLE, MemoryWatch, SpeedWatch
+from host.training.sync.run_checks import OFF_STEPS, OFF_TABLE, TableWatch
 from tests.support.sync import SHAPE, STORE
 
 CONFIG = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]})
@@ -39,9 +39,9 @@ def part(device: str = "csd-00", samples: int = 32, peak_bytes: float = 0.0, clo
 
 def told_by(*parts: DeviceRound) -> list[tuple[str, EventKind, str]]:
     told: list[tuple[str, EventKind, str]] = []
-    watch = MemoryWatch(CLASSES, lambda *event: told.append(event))
+    watch = TableWatch(CLASSES, lambda *event: told.append(event))
     for each in parts:
-        watch.look([each])
+        watch.look_at_memory([each])
     return told
 
 
@@ -75,11 +75,11 @@ def test_what_says_nothing_of_a_drives_memory_is_passed_over(harmless: DeviceRou
 def speeds_told(steps: Sequence[Sequence[float]]) -> list[str]:
     """What is said of steps in which drives took so many times their tables' seconds, beside a host that is quick."""
     told: list[str] = []
-    watch = SpeedWatch(lambda device, kind, detail: told.append(detail))
+    watch = TableWatch({}, lambda device, kind, detail: told.append(detail))
     for factors in steps:
         names = [*(f"csd-{number:02d}" for number in range(len(factors))), HOST]
         seconds = [*factors, 0.001]
-        watch.look(
+        watch.look_at_speeds(
             [
                 DeviceStep(device=name, batch_size=4, compute_seconds=each, expected_seconds=1.0)
                 for name, each in zip(names, seconds, strict=True)
