@@ -255,6 +255,8 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
         bands: of ``array_seconds``, ``device_seconds`` of all in time, and ``energy_joules``; empty in older records.
         device_bands: node -> of its ``device_seconds``, if it was in time, and of its ``energy_joules``.
         sampling: of the clock ``sampled``; else None.
+        gradient_noise_records: of a synchronous run, the records of a step beyond which more of them hardly save steps
+            (`host.training.sync.gradient_noise`), as of its last step; None if that is not known.
     """
 
     round: int
@@ -279,6 +281,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
     device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
     sampling: SamplingRecord | None = None
+    gradient_noise_records: float | None = None
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
 
     @property

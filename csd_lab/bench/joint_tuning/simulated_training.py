@@ -165,6 +165,7 @@ class _NoScreening:
     def __init__(self) -> None:
         self.conduct = Conduct(lambda *_: None)
         self.screen = SimpleNamespace(state=dict, load_state=lambda _: None)
+        self.noise = SimpleNamespace(records=None)
 
 
 @dataclass

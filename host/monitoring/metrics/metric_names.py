@@ -212,6 +212,9 @@ STRAGGLERS = Metric(
 LATE_ROUNDS = Metric(
     "csd_late_rounds_total", "counter", "", ("device",), "Rounds whose deadline the device missed: its work was dropped"
 )
+GRADIENT_NOISE = Metric(
+    "csd_gradient_noise_records", "gauge", "", (), "Gradient noise scale: larger steps hardly save steps (synchronous)"
+)
 ACCURACY = Metric("csd_accuracy_ratio", "gauge", "ratio", (), "Of the last round's weights on held-out records")
 LOSS = Metric(
     "csd_loss", "gauge", "", ("set",), "Mean cross-entropy: test (held-out records) or train (records trained on)"
@@ -360,7 +363,7 @@ METRICS: tuple[Metric, ...] = (
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
     *(ARRAY_BAND_SECONDS, COMPUTE_BAND_SECONDS, ENERGY_BAND_JOULES),
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS),
-    *(LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
+    *(LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS, GRADIENT_NOISE),
     *(SAMPLING_STEPS, SAMPLING_COUNTED_STEPS, SAMPLING_ERROR, SAMPLING_MISSING),
     *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),
     *(RETUNES, SLOWDOWN, DISTURBANCE_WEIGHT, LATE_STEPS, MIXED_STEPS),

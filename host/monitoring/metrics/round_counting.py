@@ -112,6 +112,8 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     )
     if record.machine_joules is not None:
         store.add(names.MACHINE_JOULES, (METER, WALL), record.machine_joules)
+    noise = record.gradient_noise_records
+    store.replace(names.GRADIENT_NOISE, {} if noise is None else {(): noise})
     if (sampling := record.sampling) is not None:
         store.update(
             {

@@ -82,6 +82,7 @@ def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
             f"of the slowest device's compute ({clock})",
             f"mean of {len(steps):,} steps; at worst {worst:.1%}",
         ),
+        *_noise_tiles(rounds),
         *_placement_tiles(steps),
         Tile(
             "retunes",
@@ -90,6 +91,15 @@ def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
             f"{format_number(disturbed)} steps with competing work",
         ),
     ]
+
+
+def _noise_tiles(rounds: Sequence[RoundRecord]) -> list[Tile]:
+    """Return the last round's gradient noise scale; nothing if it is not known."""
+    if (records := rounds[-1].gradient_noise_records) is None:
+        return []
+    batch = format_number(rounds[-1].steps[-1].samples) if rounds[-1].steps else "no"
+    text = "records: larger steps hardly save steps"
+    return [Tile("gradient noise scale", format_number(records), text, f"as of the last step, of {batch} records")]
 
 
 def _placement_tiles(steps: Sequence[StepRecord]) -> list[Tile]:

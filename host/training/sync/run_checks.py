@@ -20,6 +20,7 @@ from host.training.screening import Screen
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_extension import DeviceOutcome
 from host.training.sync.gradient_direction import LEAST_DEVICES, DirectionWatch, GradientSample, Sampler
+from host.training.sync.gradient_noise import NoiseScale
 from host.training.sync.step_result import StepAccounting, StepResult
 
 # A peak that is this share above the table's may come to more than there is at the next retune.
@@ -108,6 +109,7 @@ class StepScreening:
     Attributes:
         screen: knows what is usual.
         conduct: is told of it.
+        noise: of the gradients that are believed.
     """
 
     def __init__(self, accounting: StepAccounting, sizes: Mapping[str, int], coupled: bool, alike: bool) -> None:
@@ -120,7 +122,7 @@ class StepScreening:
                 them out of the sum over all devices.
             alike: whether the devices' records are known to be alike (see `host.fleet.shards.dealt_alike`).
         """
-        self.screen, self.conduct = Screen(), Conduct(lambda *_: None)
+        self.screen, self.conduct, self.noise = Screen(), Conduct(lambda *_: None), NoiseScale()
         self._accounting, self._coupled = accounting, coupled
         self._sampler, self._directions = Sampler(sizes, seed=0), DirectionWatch(alike)
 
@@ -150,6 +152,7 @@ class StepScreening:
         if len(seen) >= LEAST_DEVICES and not self._coupled:
             samples = await asyncio.to_thread(self._sample, gathering, seen)
             refused |= self._directions.observe(number, samples)
+            self.noise.observe({device: each for device, each in samples.items() if device not in refused})
         for place, outcome in enumerate(outcomes):
             if (why := refused.get(outcome.device)) is not None:
                 at_once = why.reason is Reason.DIRECTION  # its gradients of all these steps are in them

@@ -134,7 +134,8 @@ class SyncTraining:
         await asyncio.to_thread(self._divergence.check_weights, f"round {number + 1}", self.weights)
         test_loss = await self._end_round(ledger, number)
         record = partial(ledger.record, self._participants.nodes, round=number + 1, accuracy=self._progress.accuracy)
-        return record(test_loss=test_loss, wall_seconds=time.monotonic() - begin)
+        noise = self._stepper.screening.noise.records
+        return record(test_loss=test_loss, wall_seconds=time.monotonic() - begin, gradient_noise_records=noise)
 
     async def _end_round(self, ledger: RoundTotals, number: int) -> float:
         """Go on to the next round, unless others have already, and return the loss on held-out records."""

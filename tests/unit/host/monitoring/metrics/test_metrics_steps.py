@@ -99,7 +99,10 @@ def test_what_a_later_step_does_not_know_is_not_kept_from_an_earlier_one() -> No
     first, second = SyncRun(steps=4, round_steps=2).make()
     parts = [msgspec.structs.replace(part, expected_seconds=0.0) for part in second.steps[-1].devices]
     last = msgspec.structs.replace(second.steps[-1], devices=parts, possible_records_per_second=0.0)
+    first = msgspec.structs.replace(first, gradient_noise_records=42.5)
+    assert scraped(played([first]))["csd_gradient_noise_records"] == {(): 42.5}
     metrics = scraped(played([first, msgspec.structs.replace(second, steps=[second.steps[0], last])]))
+    assert "csd_gradient_noise_records" not in metrics
     assert "csd_device_slowdown_ratio" not in metrics
     assert "csd_possible_records_per_second" not in metrics
 

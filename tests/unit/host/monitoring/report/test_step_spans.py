@@ -204,7 +204,10 @@ def test_the_page_of_a_synchronous_run(tmp_path: Path) -> None:
         10: {"late": ["csd-02"]},
         11: {"lost": ["csd-03"], "mixed": True},
     }
-    page = page_of(tmp_path, SyncRun(spoiled=spoiled).make())
+    rounds = SyncRun(spoiled=spoiled).make()
+    page = page_of(tmp_path, [*rounds[:-1], msgspec.structs.replace(rounds[-1], gradient_noise_records=1234.4)])
+    assert "gradient noise scale" in page.text
+    assert "1,234" in page.text
     for text in ("Synchronous steps", "before", "during", "csd-01 (weight 100)", "csd-01 32 -> 15", "21.5 steps"):
         assert text in page.text
     for text in (

@@ -426,3 +426,12 @@ async def test_a_transfer_tuner_is_told_of_steps_that_can_be_compared(
         patch.setattr(run.transfers, "learn", learn)
         await run.run()
     assert told == seen
+
+
+@pytest.mark.parametrize(("drives", "known"), [(3, True), (2, False)])
+async def test_a_round_says_how_noisy_the_gradients_of_three_drives_are(drives: int, known: bool) -> None:
+    run = SyncRun(*map(StepDrive, ("csd-00", "csd-01", "csd-02")[:drives]), records=600, sync={"round_steps": 20})
+    (record,) = await run.run()
+    noise = record.gradient_noise_records
+    assert (noise is not None) == known
+    assert noise is None or noise >= 0
