@@ -24,9 +24,10 @@ def describe_batches(retune: RetuneRecord, most: int = _MOST_NAMES) -> str:
 
 
 def join_batches(batches: Mapping[str, int]) -> str:
-    """Return batches as text, devices in a row that have as many in one."""
+    """Return batches as text, such as ``csd-00 and 3 more 32, host 514``: devices in a row that have as many in one."""
     runs = [(size, [name for name, _ in own]) for size, own in groupby(batches.items(), key=lambda each: each[1])]
-    return ", ".join(f"{names[0]}{f' to {names[-1]}' if len(names) > 1 else ''} {size}" for size, names in runs)
+    named = [(" and ".join(own) if len(own) < 3 else f"{own[0]} and {len(own) - 1} more", size) for size, own in runs]
+    return ", ".join(f"{names} {size}" for names, size in named) or "none here"
 
 
 def describe_sending(sending: SendingRecord | None) -> str:
@@ -43,7 +44,7 @@ def describe_placement(placed: PlacementRecord | None) -> str:
 
 
 def describe_step(step: StepRecord) -> dict[Knob, str]:
-    """Return what a step was taken with."""
+    """Return what a step was taken with; an epoch's last one has fewer records."""
     batches = {part.device: part.batch_size for part in step.devices}
     return {
         "devices": f"{len(batches)} train",

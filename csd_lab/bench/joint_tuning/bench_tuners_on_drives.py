@@ -5,23 +5,24 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import Bench, array_of, request_run
+from csd_lab.bench.harness import Bench, array_of, request_run, temporary_folder
 from csd_lab.bench.joint_tuning.joint_cases import PROFILES, TUNERS
 from csd_lab.bench.joint_tuning.simulated_training import simulate_training
-from csd_lab.clocks.clock_runs import ClockRun, KeptRuns, RunClock
+from csd_lab.clocks.clock_runs import ClockRun, RunClock, run_on_clock
 from host.core.device_time import TRAINER_WEIGHT
 from host.core.records import StepRecord
 from host.monitoring.decision_text import describe_step
 
 NATIVE_CASES, SAMPLED_CASES = 12, 6
 _STEPS, _ROUNDS = 20, 6
-_FOLDER = "together"
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,11 @@ def bench_tuners_on_drives(bench: Bench, quick: bool = False) -> BenchReport:
     slices, each as a whole) that is equal; `virtual_...` the same of virtual drives over native ones.
     """
     count = 1 if quick else NATIVE_CASES
-    kept = KeptRuns(bench.paths.cache / _FOLDER, frozenset({"native", "sampled"}))
     results = []
     for number in range(count):
         case = draw_case(bench.seed, number)
-        clocks: tuple[RunClock, ...] = ("native", "sampled") if number < SAMPLED_CASES else ("native",)
-        runs = {}
-        for clock in clocks:
-            bench.progress.stage(f"{case.name}: {clock}")
-            runs[clock] = kept.run(f"case-{number}", case.job, case.array, clock)
-        results.append(_compare(case, runs))
+        with temporary_folder() as folder:
+            results.append(_run(bench, case, folder, ("native", "sampled") if number < SAMPLED_CASES else ("native",)))
         bench.progress.advance((number + 1) / count)
     samples = {"cases": [asdict(each) for each in results]}
     return bench.report("sampled", drives_figures(results), samples)
@@ -132,6 +128,17 @@ def draw_case(seed: int, number: int) -> DrivesCase:
     }
     told = f"{number}: {' + '.join(drives)}, {bandwidth / 1e6:.0f} MB/s, {slowed} at {left:.0%}"
     return DrivesCase(told, job, array)
+
+
+def _run(bench: Bench, case: DrivesCase, folder: Path, clocks: Sequence[RunClock]) -> DrivesResult:
+    """Run a case on each of the clocks, and return what came of it."""
+    job = folder / "job.yaml"
+    job.write_text(yaml.safe_dump(dict(case.job)), encoding="utf-8")
+    runs = {}
+    for clock in clocks:
+        bench.progress.stage(f"{case.name}: {clock}")
+        runs[clock] = run_on_clock(job, case.array, clock, folder, folder / "runs")
+    return _compare(case, runs)
 
 
 def _compare(case: DrivesCase, runs: Mapping[RunClock, ClockRun]) -> DrivesResult:

@@ -91,8 +91,8 @@ class RunSoFar(_Figures, frozen=True, kw_only=True):
         last_array_seconds, last_wall_seconds: of the last round.
         machine_joules: that this machine's processors drew meanwhile (wall); null without counters.
         sampling: how far its seconds rest on counted steps, for people; empty on other clocks than ``sampled``.
-        decided: what tuners have decided on ``devices``, ``layers``, ``batches`` and ``slices``, as the last step was
-            taken; empty in a federated run.
+        last_step: the ``devices``, ``layers``, ``batches`` and ``slices`` of it, as tuners had decided; an
+            epoch's last step has fewer records. Empty in a federated run.
     """
 
     steps: int = 0
@@ -101,7 +101,7 @@ class RunSoFar(_Figures, frozen=True, kw_only=True):
     last_wall_seconds: float | None = None
     machine_joules: float | None = None
     sampling: str = ""
-    decided: dict[Knob, str] = msgspec.field(default_factory=dict)
+    last_step: dict[Knob, str] = msgspec.field(default_factory=dict)
     images: Annotated[int, old_name_of("records")] = 0
 
 

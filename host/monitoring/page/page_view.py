@@ -162,9 +162,9 @@ def describe_round(record: RoundRecord) -> RoundNow:
 
 def sum_up(stats: RunStats, step: StepRecord | None, last: RoundNow | None) -> RunSoFar:
     """Return the run so far; `last` is the row of the last round, `step` the last step."""
-    number, decided = (0, {}) if step is None else (step.step, describe_step(step))
+    number, taken = (0, {}) if step is None else (step.step, describe_step(step))
     if last is None:
-        return RunSoFar(steps=number, decided=decided)
+        return RunSoFar(steps=number, last_step=taken)
     return RunSoFar(
         round=last.round,
         steps=number,
@@ -183,7 +183,7 @@ def sum_up(stats: RunStats, step: StepRecord | None, last: RoundNow | None) -> R
         machine_joules=stats.machine_joules,
         bands=stats.all_bands | {name: last.bands[name] for name in _LAST_ROUNDS if name in last.bands},
         sampling=stats.sampling.text if stats.sampling is not None else "",
-        decided=decided,
+        last_step=taken,
     )
 
 

@@ -63,7 +63,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def list_decisions(
     rounds: Sequence[RoundRecord], events: Sequence[EventRecord], plan: SelectionReport | None = None
 ) -> list[RunDecision]:
-    """Return what was decided in the synchronous steps of a run; of any other run nothing.
+    """Return what was decided in the synchronous steps of a run, of devices the last choice; of any other run nothing.
 
     Args:
         rounds: of the run.
@@ -95,9 +95,12 @@ def explain_run(run: RunData) -> Explanation:
 
 def _whole_steps(steps: Sequence[StepRecord], changes: Sequence[int]) -> list[StepRecord]:
     """Return the steps without those that are smaller than others of the same batches: the last ones of epochs."""
-    edges = [*sorted({0, *changes}), steps[-1].step + 1]
-    alike = [[step for step in steps if first <= step.step < end] for first, end in pairwise(edges)]
-    return [step for own in alike for step in own if step.samples >= _WHOLE_SHARE * max(each.samples for each in own)]
+    edges, whole = [*sorted({0, *changes}), steps[-1].step + 1], list[StepRecord]()
+    for first, end in pairwise(edges):
+        own = [step for step in steps if first <= step.step < end]
+        least = _WHOLE_SHARE * max((step.samples for step in own), default=0)
+        whole += [step for step in own if step.samples >= least or step.late or step.lost]
+    return whole
 
 
 def _measured(decision: RunDecision, before: Sequence[StepRecord], behind: Sequence[StepRecord]) -> RunDecision:
@@ -121,8 +124,10 @@ def _batches(steps: Sequence[StepRecord], retunes: Sequence[RetuneRecord]) -> li
 
 def _retune(retune: RetuneRecord) -> RunDecision:
     gain = retune.gain_steps  # 0 of one that was not made for a gain
-    expected = f"{gain:.3g} steps saved in the rest of the run" if gain and not math.isnan(gain) else ""
-    return _decision(retune.step, "batches", describe_batches(retune, _MOST_NAMES), retune.reason, expected)
+    known = "unknown" if math.isnan(gain) else f"{gain:.3g} steps saved in the rest of the run"
+    return _decision(
+        retune.step, "batches", describe_batches(retune, _MOST_NAMES), retune.reason, known if gain else ""
+    )
 
 
 def _slices(steps: Sequence[StepRecord], changes: Sequence[TransferChange]) -> list[RunDecision]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from statistics import median
+from statistics import median_high, median_low
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.slices import Array
@@ -68,6 +68,7 @@ class TableWatch:
         """Watch the devices that have a class; `on_event` is told."""
         self._classes, self._on_event = classes, on_event
         self._said: set[str] = set()
+        # Steps in a row in which most drives were slower, or quicker, than their tables, negative for these.
         self._off_steps = 0
 
     def look_at_memory(self, parts: Sequence[DeviceRound]) -> None:
@@ -88,18 +89,20 @@ class TableWatch:
                 )
 
     def look_at_speeds(self, parts: Sequence[DeviceStep]) -> None:
-        """Compare the seconds of one step; a host's table is no drive's."""
-        ratios = [part.slowdown for part in parts if part.device != HOST and part.slowdown]
-        off = median(ratios) if ratios else 1.0
-        if self._off_steps < OFF_STEPS:
-            self._off_steps = self._off_steps + 1 if max(off, 1 / off) > OFF_TABLE else 0
-            if self._off_steps == OFF_STEPS:
+        """Compare the seconds of one step, none of one that is known to be disturbed; a host's table is no drive's."""
+        ratios = [part.slowdown for part in parts if part.device != HOST and part.slowdown] or [1.0]
+        slow, quick = median_low(ratios), median_high(ratios)
+        way = int(slow > OFF_TABLE) - int(quick < 1 / OFF_TABLE)
+        if abs(self._off_steps) < OFF_STEPS:
+            self._off_steps = way + (self._off_steps if self._off_steps * way > 0 else 0)
+            if abs(self._off_steps) == OFF_STEPS:
                 self._on_event(
                     HOST,
                     EventKind.NOTE,
-                    f"drives take {off:.3g} times the seconds of their calibration tables (the middle one of "
-                    f"{len(ratios)}) in {OFF_STEPS} steps: batches and plans rest on these tables; if nothing else "
-                    "runs on the drives, measure them again with csd-emu calibrate",
+                    f"most drives have taken {'more' if way > 0 else 'less'} than their calibration tables' seconds in "
+                    f"{OFF_STEPS} steps, {slow if way > 0 else quick:.3g} times as long in the last (the middle one of "
+                    f"{len(ratios)}): batches and plans rest on these tables; if nothing else runs on the drives, "
+                    "measure them again with csd-emu calibrate",
                 )
 
 

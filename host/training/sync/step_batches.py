@@ -99,13 +99,14 @@ class StepAssignment:
         works: each device's part, of those that are reached from here.
         records: node -> its part of the epoch's records.
         number: of the deal.
-        whole: whether it is as large as others of its batches: an epoch's last step is smaller, if it has more.
+        comparable: whether its seconds can be held against those of other steps: not an epoch's last one's, which is
+            smaller, if it has more, nor those of a trial of devices.
     """
 
     works: list[StepWork]
     records: Mapping[str, Indices]
     number: int
-    whole: bool = True
+    comparable: bool = True
 
     @property
     def size(self) -> int:
@@ -162,8 +163,9 @@ class RecordSampler:
         deal = self._queue.next_step(batches.tolist())
         records = dict(zip(self._nodes, deal.records, strict=True))
         works = [self._work(sessions[node], part) for node, part in records.items() if len(part) and node in sessions]
-        whole = not self.epoch_open or list(map(len, deal.records)) == batches.tolist()
-        return StepAssignment(works, records, deal.number, whole)
+        last = self.epoch_open and not self.has_more(batches)
+        comparable = not last or list(map(len, deal.records)) == batches.tolist()
+        return StepAssignment(works, records, deal.number, comparable)
 
     def probes(self, sessions: Mapping[str, DeviceSession], counts: Batches, dealt: StepAssignment) -> list[StepWork]:
         """Return what parked devices compute beside the step: records from the beginning of their shards.

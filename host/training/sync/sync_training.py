@@ -244,8 +244,8 @@ class SyncTraining:
         logs = self._transfers.take(number)
         seconds, sending = self._progress.step_seconds(time.monotonic()), begun.sent_with(logs)
         self._add(ledger, number, result, sending, seconds)
-        # Seconds of unlike steps say nothing of how they were sent, and trials of devices compare steps sent alike.
-        if begun.dealt.whole and not batches.is_deciding:
+        # Trials of devices compare steps that are sent alike.
+        if begun.dealt.comparable and not batches.is_deciding:
             await self._see(seconds, sending, logs, result.accounted, ledger)
         self._tables.look_at_memory(result.accounted.devices)
         batches.watch(result)
@@ -338,6 +338,7 @@ class SyncTraining:
     def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> Underway:
         batches = self._batches
         dealt = batches.sampler.deal(sessions, batches.current())
+        dealt = replace(dealt, comparable=dealt.comparable and not batches.is_deciding)
         probes = batches.sampler.probes(sessions, batches.tuner.probes(number), dealt)
         records = {work.device: len(work.records) for work in dealt.works}
         expected = batches.expected.of_step(records, batches.tuner.slowdowns)
@@ -375,6 +376,6 @@ class SyncTraining:
     ) -> None:
         """Write a step down."""
         told, possible = self._transfers.policy.told(sending), self._batches.tuner.possible_records_per_second()
-        if not (disturbed := self._disturbances.at(number)):
-            self._tables.look_at_speeds(result.devices)
+        disturbed = self._disturbances.at(number)
+        self._tables.look_at_speeds([] if disturbed else result.devices)
         ledger.add(result.record(number, possible, disturbed, told, wall_seconds), result.accounted)

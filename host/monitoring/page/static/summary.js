@@ -29,8 +29,8 @@ export function showSummary(state) {
   setText(byId("program"), `csd-emu ${run.program}`);
   document.title = `${lost ? `(${lost} lost) ` : ""}${run.array}: ${run.phase}, round ${totals.round} of ${run.rounds} – csd-emu`;
   showClocks(run.clock, totals.sampling);
-  const decided = Object.entries(totals.decided).map(([knob, value]) => `${knob}: ${value}`);
-  setText(byId("decided"), decided.length ? `Decided, as of step ${number(totals.steps)}: ${decided.join("; ")}.` : "");
+  const taken = Object.entries(totals.last_step).map(([knob, value]) => `${knob}: ${value}`);
+  setText(byId("last-step"), taken.length ? `Step ${number(totals.steps)} was taken with: ${taken.join("; ")}.` : "");
   showTiles(run, totals, state.rounds[0]);
   showRounds(state);
   showLost(state);

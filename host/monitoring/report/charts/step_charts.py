@@ -56,7 +56,8 @@ def make_marks(steps: Sequence[StepRecord], decisions: Sequence[RunDecision]) ->
 
 def _tell(decision: RunDecision) -> str:
     measured = f" Measured: {decision.rate_ratio:.3f} times the records/s." if decision.rate_ratio else ""
-    return f"step {decision.step}: {decision.knob}: {decision.value}. {decision.reason}{measured}"
+    reason = decision.reason or "why is not recorded"
+    return f"step {decision.step}: {decision.knob}: {decision.value}. {reason.rstrip('.')}.{measured}"
 
 
 def _chart(

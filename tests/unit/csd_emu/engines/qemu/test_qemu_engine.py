@@ -268,10 +268,12 @@ class LosingEngine(FakeEngine):
     def __init__(self, *losses: str, error: type[CsdError] = HypervisorLost) -> None:
         super().__init__()
         self.losses, self.error = losses, error
+        self.started: list[str] = []
 
     def start(self, plan: DevicePlan) -> Handle:
         if plan.device.name in self.losses:
             raise self.error(f"{plan.device.name}: rack-1 is full")
+        self.started.append(plan.device.name)
         return super().start(plan)
 
 
@@ -282,6 +284,21 @@ async def start_all(engine: LosingEngine) -> tuple[list[str], dict[str, str]]:
     handles, times, lost = await lifecycle._start_devices(cast(Any, engine), cast(Fleet, FakeFleet()), wanted)
     assert sorted(times.device_seconds) == [handle.plan.device.name for handle in handles]
     return [handle.plan.device.name for handle in handles], lost
+
+
+async def test_the_time_to_say_hello_begins_for_each_drive_when_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copying a large shard to a real drive is part of its start."""
+    engine = LosingEngine()
+    started: list[int] = []
+
+    def begin(seconds: float) -> Deadline:
+        started.append(len(engine.started))
+        return Deadline(seconds)
+
+    monkeypatch.setattr(lifecycle, "Deadline", begin)
+    await start_all(engine)
+    assert len(started) == 3
+    assert all(starts > before for before, starts in enumerate(started))
 
 
 async def test_an_array_comes_up_without_what_a_hypervisor_lost() -> None:

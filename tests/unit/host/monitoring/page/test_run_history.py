@@ -190,10 +190,10 @@ def test_batches_of_a_synchronous_run_follow_its_retunes() -> None:
         assert drawn.x[:-1] == pytest.approx([x for x, _ in expected], rel=1e-5)
     assert len(set(state.batches["csd-01"].y)) > 1
     assert state.totals.steps == 200
-    assert state.totals.decided == {
+    assert state.totals.last_step == {
         "devices": "5 train",
         "layers": "all on the drives",
-        "batches": "csd-00 to csd-03 32, host 514",
+        "batches": "csd-00 and 3 more 32, host 514",
         "slices": "whole tensors",
     }
     last = records[-1].steps[-1].devices[0]

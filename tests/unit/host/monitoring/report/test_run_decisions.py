@@ -43,7 +43,7 @@ def test_a_run_begins_with_its_batches_and_each_retune_is_a_decision_with_its_re
     retunes = [retune for record in rounds for retune in record.retunes]
     first, *later = of_knob(list_decisions(rounds, []), "batches")
     assert (first.step, first.value, first.reason, first.rate_ratio) == (
-        *(1, "csd-00 to csd-01 32, host 514"),
+        *(1, "csd-00 and csd-01 32, host 514"),
         *("planned before the first step", None),
     )
     assert [(each.step, each.reason) for each in later] == [(retune.step, retune.reason) for retune in retunes]

@@ -95,7 +95,9 @@ def test_it_is_said_once_when_drives_are_for_long_as_slow_or_quick_as_no_table_s
     told = speeds_told([[factor] * drives] * steps)
     assert bool(told) == (max(factor, 1 / factor) > OFF_TABLE and steps >= OFF_STEPS)
     assert len(told) <= 1
-    assert all(f"drives take {factor:.3g} times" in text and "csd-emu calibrate" in text for text in told)
+    way = "more" if factor > 1 else "less"
+    assert all(f"taken {way} than" in text and f" {factor:.3g} times as long in the last" in text for text in told)
+    assert all("csd-emu calibrate" in text for text in told)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +105,12 @@ def test_it_is_said_once_when_drives_are_for_long_as_slow_or_quick_as_no_table_s
     [
         [[2.0, 1.0, 1.0]] * 100,
         [[2.0] * 3] * (OFF_STEPS - 1) + [[1.0] * 3] + [[2.0] * 3] * (OFF_STEPS - 1),
+        [[2.1, 1.0], [0.4, 1.0]] * 50,
+        [[2.0] * 3, [0.5] * 3] * OFF_STEPS,
         [[]] * 100,
         [[0.0]] * 100,
     ],
-    ids=["one of three", "with a break", "no drive", "no seconds"],
+    ids=["one of three", "with a break", "one of two", "one way and the other", "no drive", "no seconds"],
 )
 def test_what_is_no_sign_of_a_wrong_table_is_passed_over(steps: list[list[float]]) -> None:
     assert speeds_told(steps) == []

@@ -378,7 +378,7 @@ async def test_directions_are_judged_where_normalisation_does_not_turn_honest_gr
 
 
 class Choosing(FixedBatches):
-    """Is deciding who trains up to a step; a `DeviceSelector`."""
+    """Is deciding who trains until a step has been dealt; a `DeviceSelector`."""
 
     resting: frozenset[int] = frozenset()
     is_computing = False
@@ -395,24 +395,33 @@ class Choosing(FixedBatches):
 
     def meet(self, here: Collection[int]) -> None: ...
 
-    def watch(self, cost: StepCost) -> None:
-        self._step += 1
+    def watch(self, cost: StepCost) -> None: ...
+
+    def probes(self, step: int) -> Batches:
+        self._step = step
+        return super().probes(step)
 
     def telling_later(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "deciding", "seen"),
-    [(4, 0, [1, 3, 5]), (4, 3, [5]), (16, 0, [1, 2, 3])],
-    ids=["without an epoch's last step", "not while devices are chosen", "all, if they are alike"],
+    ("batch_size", "private", "deciding", "seen"),
+    [
+        (4, None, 0, [1, 3, 5]),
+        (4, None, 3, [5]),
+        (16, None, 0, [1, 2, 3]),
+        (4, [12, 6], 0, [1, 2, 4, 5, 7, 8]),
+    ],
+    ids=["without an epoch's last step", "not of a trial", "all, if they are alike", "parts unlike the batches"],
 )
 async def test_a_transfer_tuner_is_told_of_steps_that_can_be_compared(
-    batch_size: int, deciding: int, seen: list[int]
+    batch_size: int, private: list[int] | None, deciding: int, seen: list[int]
 ) -> None:
     run = SyncRun(
         *(StepDrive("csd-00"), StepDrive("csd-01")),
-        records=10,
+        records=10 if private is None else 0,
+        private=private,
         epochs=3,
         batch_size=batch_size,
         make_tuner=lambda plan: Choosing(np.array(plan.batches), deciding),
