@@ -18,7 +18,7 @@ from host.policies.selection.selection_report import SelectionReport
 
 # So many steps before a decision and behind it are compared; fewer where another decision is nearer, but no fewer than
 # the second number. A step is one of these if it has this share of the records that others of its batches have.
-COMPARED_STEPS, LEAST_STEPS, _WHOLE_SHARE = 20, 3, 0.9
+COMPARED_STEPS, LEAST_STEPS, _WHOLE_SHARE = 20, 2, 0.9
 _MOST_NAMES = 8
 # A note of the run begins so that says which layers are where, and why.
 PLACEMENT_NOTE = "placement: "
@@ -34,8 +34,8 @@ class RunDecision(msgspec.Struct, frozen=True, kw_only=True):
         reason: as the tuner gave it; empty if it is not recorded.
         expected: what the tuner expected of it, for people; empty if that is not recorded.
         rate_ratio: records per array second of the steps behind it over those of the steps before it, up to
-            `COMPARED_STEPS` of each, none of another decision, nor an epoch's last one; None with fewer than
-            `LEAST_STEPS` of either.
+            `COMPARED_STEPS` of each, none of another decision or beside other competing work, nor an epoch's last one;
+            None with fewer than `LEAST_STEPS` of either.
     """
 
     step: int
@@ -77,7 +77,8 @@ def list_decisions(
     if plan is not None:
         found.append(_decision(plan.step + 1, "devices", plan.chosen.name, " ".join(plan.reasons)))
     found.sort(key=lambda each: each.step)
-    edges = [*sorted({steps[0].step, *(each.step for each in found)}), steps[-1].step + 1]
+    other = [now.step for then, now in pairwise(steps) if then.disturbed != now.disturbed]
+    edges = [*sorted({steps[0].step, *(each.step for each in found), *other}), steps[-1].step + 1]
     steps = _whole_steps(steps, [each.step for each in found if each.knob in ("batches", "devices")])
     spans = {first: [step for step in steps if first <= step.step < end] for first, end in pairwise(edges)}
     before = dict(pairwise([*reversed(spans), -1]))

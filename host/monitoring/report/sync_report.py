@@ -97,9 +97,9 @@ def _noise_tiles(rounds: Sequence[RoundRecord]) -> list[Tile]:
     """Return the last round's gradient noise scale; nothing if it is not known."""
     if (records := rounds[-1].gradient_noise_records) is None:
         return []
-    batch = format_number(rounds[-1].steps[-1].samples) if rounds[-1].steps else "no"
-    text = "records: larger steps hardly save steps"
-    return [Tile("gradient noise scale", format_number(records), text, f"as of the last step, of {batch} records")]
+    largest = max((step.samples for step in rounds[-1].steps), default=0)
+    unit, note = "records: larger steps hardly save steps", f"as of the last step; the largest had {largest:,} records"
+    return [Tile("gradient noise scale", format_number(records), unit, note)]
 
 
 def _placement_tiles(steps: Sequence[StepRecord]) -> list[Tile]:

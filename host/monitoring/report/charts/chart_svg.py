@@ -22,7 +22,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from host.monitoring.charts.chart import Chart, Curve, Mark, Pane
 from host.monitoring.charts.chart_timeline import Timeline
@@ -154,6 +154,10 @@ def paint_chart(figure: Figure, chart: Chart, colours: Mapping[str, str], column
     last.set_xlabel(chart.x_title)
     if chart.x_log:
         last.set_xscale("log")
+        low, high = last.get_xlim()
+        last.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 4 * low else MaxNLocator(6))
+        last.xaxis.set_minor_locator(NullLocator())
+        last.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
         last.xaxis.set_major_locator(MaxNLocator(6, integer=chart.whole))
     places = {x for pane in chart.panes for curve in pane.curves for x in curve.x}
