@@ -22,6 +22,8 @@ from host.core.records import StepRecord
 from host.monitoring.decision_text import describe_step
 
 NATIVE_CASES, SAMPLED_CASES = 12, 6
+# So many that few steps are the last one of an epoch, which is smaller.
+_RECORDS = "synthetic:1x8x8:10:30000"
 _STEPS, _ROUNDS = 20, 6
 
 
@@ -121,7 +123,7 @@ def draw_case(seed: int, number: int) -> DrivesCase:
     slowed = array.list_devices()[int(random.integers(len(drives)))].name
     weight = round(TRAINER_WEIGHT * (1 / left - 1))
     job = {
-        **{"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "seed": int(random.integers(1000))},
+        **{"model": "digits_cnn", "data": {"source": _RECORDS}, "mode": "sync", "seed": int(random.integers(1000))},
         **{key: value for keys in TUNERS.values() for key, value in keys.items()},
         **{"rounds": _ROUNDS, "sync": {"round_steps": _STEPS}},
         "disturb": [{"device": slowed, "at_step": begin, "steps": 40, "weight": weight}],
