@@ -255,8 +255,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
         bands: of ``array_seconds``, ``device_seconds`` of all in time, and ``energy_joules``; empty in older records.
         device_bands: node -> of its ``device_seconds``, if it was in time, and of its ``energy_joules``.
         sampling: of the clock ``sampled``; else None.
-        gradient_noise_records: of a synchronous run, the records of a step beyond which more of them hardly save steps
-            (`host.training.sync.gradient_noise`), as of its last step; None if that is not known.
+        gradient_noise_records: as of its last step (`host.training.sync.gradient_noise`); None where it is not known.
     """
 
     round: int
@@ -369,7 +368,7 @@ Record = RoundRecord | EventRecord | FailureRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
 _MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers", "gain"}
-_MAY_BE_NULL |= {"slice_bytes", "credit_bytes"}
+_MAY_BE_NULL |= {"slice_bytes", "credit_bytes", "gradient_noise_records"}
 
 
 def decode_record(line: bytes) -> Record:
@@ -393,9 +392,7 @@ def _restore_nan(value: Any) -> Any:
     if value is None:
         return math.nan
     if isinstance(value, dict):
-        return {
-            key: each if each is None and key in _MAY_BE_NULL else _restore_nan(each) for key, each in value.items()
-        }
+        return {key: v if v is None and key in _MAY_BE_NULL else _restore_nan(v) for key, v in value.items()}
     return [_restore_nan(each) for each in value] if isinstance(value, list) else value
 
 

@@ -177,12 +177,7 @@ def fit_curve(
     seen = covariance(at, at) + slowing * np.outer(drives, drives) + np.diag(errors**2 + _LEAST_ERROR**2)
     factor = cho_factor(seen)
     weights = cho_solve(factor, ratios)
-    means = covariance(every, at) @ weights
-    # What a device is slower by than its table is not taken to be less at batches that nobody has seen: a percent there
-    # moves the knee of a flat curve thirtyfold.
-    low, high = (int(each) - 1 for each in (batches.min(), batches.max()))
-    means[:low] = np.maximum(means[:low], means[low])
-    means[high + 1 :] = np.maximum(means[high + 1 :], means[high])
+    means = _hold_unseen(covariance(every, at) @ weights, batches)
     # How sure that is at the reference, and an e-folding away from it, to the side where less was seen.
     around = np.array([0.0, 1.0, -1.0])
     cross = covariance(around, at)
@@ -192,3 +187,16 @@ def fit_curve(
     fitted = SpeedTable(table.name, np.maximum.accumulate(table.step_seconds * np.exp(means)), table.error)
     slowed = float(slowing * drives @ weights)
     return SecondsCurve(fitted, reference, scale, max(away), slowed, float(np.sqrt(max(left, 0.0))))
+
+
+def _hold_unseen(means: Floats, batches: Floats) -> Floats:
+    """Return (largest batch,) logarithms, of batches beyond all that were seen no less than of the nearest one.
+
+    Else a device would be taken to be less slower than its table there, and a percent moves the knee of a flat curve
+    thirtyfold.
+    """
+    low, high = int(batches.min()) - 1, int(batches.max()) - 1
+    held = means.copy()
+    held[:low] = np.maximum(means[:low], means[low])
+    held[high + 1 :] = np.maximum(means[high + 1 :], means[high])
+    return held

@@ -45,7 +45,12 @@ def full() -> str:
     ]
     sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
     show_round([state], with_bands(SyncRun(drives=3, steps=4, spoiled=sent).make()[0]))
-    fields = {"energy_joules": {"host": joules}, "machine_joules": 5.0, "sampling": SAMPLING}
+    fields = {
+        "energy_joules": {"host": joules},
+        "machine_joules": 5.0,
+        "sampling": SAMPLING,
+        "gradient_noise_records": 42.0,
+    }
     state.add_round(with_bands(round_record(parts, **fields)))
     return exposed(state)
 
