@@ -44,7 +44,7 @@ ENTROPY_BYTES = 64
 FIRST_INCARNATION = 1
 # Folders of an array.
 _KEYS, DEVICES = "keys", "devices"
-# From a start to the agent's hello, which an emulated or a busy drive takes minutes for; for those that are up.
+# Until an agent says hello: from a drive's start, which an emulated or a busy one takes minutes for; if it is up.
 _BOOT_SECONDS, _ATTACH_SECONDS = 300.0, 120.0
 
 

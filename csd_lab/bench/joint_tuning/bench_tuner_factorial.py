@@ -42,8 +42,9 @@ def bench_tuner_factorial(bench: Bench, quick: bool = False) -> BenchReport:
 
     Figures: `main_...` and `both_..._...` (Box, Hunter and Hunter, Statistics for Experimenters, chapter 5), of
     logarithms of records per second, as ratios: what switching a tuner on multiplies the rate by, in the mean over all
-    cases and over what the others are; and what two on together multiply it by beyond what each does by itself.
-    `worst_over_best_single`: of all cases, all four together over the best single tuner.
+    cases and over what the others are; and the rates with both and with neither of two over those with one of them, so
+    1 if each multiplies it by as much whether the other is on or not. `worst_over_best_single`: of all cases, all four
+    together over the best single tuner.
     """
     scenarios = list_scenarios(quick)
     cases = []
@@ -86,7 +87,7 @@ def factorial_figures(cases: Sequence[FactorialCase]) -> dict[str, float]:
     single = COMBINATIONS.sum(axis=1) == 1
     figures = {f"main_{name}": _effect(logs, signs[:, place]) for place, name in enumerate(names)}
     for (a, one), (b, other) in itertools.combinations(enumerate(names), 2):
-        figures[f"both_{one}_{other}"] = _effect(logs, signs[:, a] * signs[:, b])
+        figures[f"both_{one}_{other}"] = _effect(logs, signs[:, a] * signs[:, b]) ** 2
     figures["worst_over_best_single"] = float((rates[:, -1] / rates[:, single].max(axis=1)).min())
     return figures
 

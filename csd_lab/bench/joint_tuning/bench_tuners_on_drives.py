@@ -17,9 +17,11 @@ from csd_lab.bench.harness import Bench, array_of, request_run, temporary_folder
 from csd_lab.bench.joint_tuning.joint_cases import PROFILES, TUNERS
 from csd_lab.bench.joint_tuning.simulated_training import simulate_training
 from csd_lab.clocks.clock_runs import ClockRun, RunClock, run_on_clock
+from host.config.sync_section import DisturbSection
 from host.core.device_time import TRAINER_WEIGHT
-from host.core.records import StepRecord
-from host.monitoring.decision_text import describe_step
+from host.core.run_stats import RunStats
+from host.monitoring.decision_text import Knob, describe_step
+from host.training.sync.disturbances import weight_at
 
 NATIVE_CASES, SAMPLED_CASES = 12, 6
 # So many that few steps are the last one of an epoch, which is smaller.
@@ -45,18 +47,13 @@ class DrivesCase:
 class DisturbedWorld:
     """A `csd_lab.bench.joint_tuning.simulated_training.SimulatedWorld` in which drives are slowed as a job says."""
 
-    def __init__(self, disturb: Sequence[Mapping[str, Any]]) -> None:
-        """Take the section of a job file."""
+    def __init__(self, disturb: Sequence[DisturbSection]) -> None:
+        """Take the section of a job."""
         self._disturb, self._step = disturb, 0
 
     def slowness(self, device: str, done: float, records: int) -> float:
         """Return what a model of a drive makes of the weights that compete with it."""
-        now = [
-            each["weight"]
-            for each in self._disturb
-            if each["device"] == device and 0 <= self._step - each["at_step"] < each["steps"]
-        ]
-        return float(1 + sum(now) / TRAINER_WEIGHT)
+        return 1 + weight_at(self._disturb, device, self._step) / TRAINER_WEIGHT
 
     def link_share(self, done: float) -> float:
         """Return 1."""
@@ -79,13 +76,13 @@ class DrivesResult:
     Attributes:
         case: its name.
         rates: records per array second of the whole run, ``simulated``, and by clock ``modelled`` and ``sampled``.
-        decided: the same keys -> what was decided by the last step.
+        last_steps: the same keys -> what the last step was taken with.
         wall_seconds: of the commands.
     """
 
     case: str
     rates: Mapping[str, float]
-    decided: Mapping[str, Mapping[str, str]]
+    last_steps: Mapping[str, Mapping[Knob, str]]
     wall_seconds: Mapping[str, float]
 
 
@@ -97,8 +94,8 @@ def bench_tuners_on_drives(bench: Bench, quick: bool = False) -> BenchReport:
     1 GB/s. With `quick` one job.
 
     Figures: `native_error_worst` and `..._median`, |rate of native drives over that of the simulated run - 1|, whole
-    runs; `native_decided_equal`, the share of what both had decided by the last step (devices, layers, batches and
-    slices, each as a whole) that is equal; `virtual_...` the same of virtual drives over native ones.
+    runs; `native_last_step_equal`, the share of devices, layers, batches and slices of the last step, each as a
+    whole, that are equal; `virtual_...` the same of virtual drives over native ones.
     """
     count = 1 if quick else NATIVE_CASES
     results = []
@@ -107,8 +104,9 @@ def bench_tuners_on_drives(bench: Bench, quick: bool = False) -> BenchReport:
         with temporary_folder() as folder:
             results.append(_run(bench, case, folder, ("native", "sampled") if number < SAMPLED_CASES else ("native",)))
         bench.progress.advance((number + 1) / count)
-    samples = {"cases": [asdict(each) for each in results]}
-    return bench.report("sampled", drives_figures(results), samples)
+    figures = drives_figures(results)
+    clocks = {name: "modelled" for name in figures if name.startswith("native")}
+    return bench.report("sampled", figures, {"cases": [asdict(each) for each in results], "clocks": clocks})
 
 
 def draw_case(seed: int, number: int) -> DrivesCase:
@@ -145,22 +143,13 @@ def _run(bench: Bench, case: DrivesCase, folder: Path, clocks: Sequence[RunClock
 
 def _compare(case: DrivesCase, runs: Mapping[RunClock, ClockRun]) -> DrivesResult:
     config = case.array.model_copy(update={"engine": "native", "clock": "modelled"})
-    simulated = simulate_training(request_run(config, case.job), DisturbedWorld(case.job["disturb"]))
-    steps = {"simulated": simulated.steps}
+    request = request_run(config, case.job)
+    simulated = simulate_training(request, DisturbedWorld(request.job.disturb))
+    rates, last = {"simulated": simulated.records_per_second}, {"simulated": describe_step(simulated.steps[-1])}
     for clock, run in runs.items():
-        steps["modelled" if clock == "native" else clock] = [
-            each for record in run.read_rounds() for each in record.steps
-        ]
-    return DrivesResult(
-        case.name,
-        {clock: _rate(own) for clock, own in steps.items()},
-        {clock: {str(knob): value for knob, value in describe_step(own[-1]).items()} for clock, own in steps.items()},
-        {clock: run.wall_seconds for clock, run in runs.items()},
-    )
-
-
-def _rate(steps: Sequence[StepRecord]) -> float:
-    return sum(step.samples for step in steps) / sum(step.array_seconds for step in steps)
+        name, rounds = "modelled" if clock == "native" else clock, run.read_rounds()
+        rates[name], last[name] = RunStats.of(rounds).records_per_array_second, describe_step(rounds[-1].steps[-1])
+    return DrivesResult(case.name, rates, last, {clock: run.wall_seconds for clock, run in runs.items()})
 
 
 def drives_figures(results: Sequence[DrivesResult]) -> dict[str, float]:
@@ -171,10 +160,10 @@ def drives_figures(results: Sequence[DrivesResult]) -> dict[str, float]:
         if not both:
             continue
         errors = [abs(each.rates[one] / each.rates[other] - 1) for each in both]
-        equal = [each.decided[one][knob] == value for each in both for knob, value in each.decided[other].items()]
+        equal = [each.last_steps[one][knob] == value for each in both for knob, value in each.last_steps[other].items()]
         figures |= {
             f"{name}_error_worst": max(errors),
             f"{name}_error_median": statistics.median(errors),
-            f"{name}_decided_equal": statistics.fmean(equal),
+            f"{name}_last_step_equal": statistics.fmean(equal),
         }
     return figures

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -78,9 +78,8 @@ def list_decisions(
         found.append(_decision(plan.step + 1, "devices", plan.chosen.name, " ".join(plan.reasons)))
     found.sort(key=lambda each: each.step)
     other = [now.step for then, now in pairwise(steps) if then.disturbed != now.disturbed]
-    edges = [*sorted({steps[0].step, *(each.step for each in found), *other}), steps[-1].step + 1]
-    steps = _whole_steps(steps, [each.step for each in found if each.knob in ("batches", "devices")])
-    spans = {first: [step for step in steps if first <= step.step < end] for first, end in pairwise(edges)}
+    firsts = [steps[0].step, *(each.step for each in found), *other]
+    spans = _spans(_whole_steps(steps, [each.step for each in found if each.knob in ("batches", "devices")]), firsts)
     before = dict(pairwise([*reversed(spans), -1]))
     return [_measured(each, spans.get(before[each.step], []), spans[each.step]) for each in found if each.step in spans]
 
@@ -96,12 +95,17 @@ def explain_run(run: RunData) -> Explanation:
 
 def _whole_steps(steps: Sequence[StepRecord], changes: Sequence[int]) -> list[StepRecord]:
     """Return the steps without those that are smaller than others of the same batches: the last ones of epochs."""
-    edges, whole = [*sorted({0, *changes}), steps[-1].step + 1], list[StepRecord]()
-    for first, end in pairwise(edges):
-        own = [step for step in steps if first <= step.step < end]
+    whole = list[StepRecord]()
+    for own in _spans(steps, [0, *changes]).values():
         least = _WHOLE_SHARE * max((step.samples for step in own), default=0)
         whole += [step for step in own if step.samples >= least or step.late or step.lost]
     return whole
+
+
+def _spans(steps: Sequence[StepRecord], firsts: Iterable[int]) -> dict[int, list[StepRecord]]:
+    """Return the numbers in `firsts`, in order, each -> the steps from it on to the next one's."""
+    edges = [*sorted(set(firsts)), math.inf]
+    return {int(first): [step for step in steps if first <= step.step < end] for first, end in pairwise(edges)}
 
 
 def _measured(decision: RunDecision, before: Sequence[StepRecord], behind: Sequence[StepRecord]) -> RunDecision:
@@ -124,11 +128,10 @@ def _batches(steps: Sequence[StepRecord], retunes: Sequence[RetuneRecord]) -> li
 
 
 def _retune(retune: RetuneRecord) -> RunDecision:
-    gain = retune.gain_steps  # 0 of one that was not made for a gain
-    known = "unknown" if math.isnan(gain) else f"{gain:.3g} steps saved in the rest of the run"
-    return _decision(
-        retune.step, "batches", describe_batches(retune, _MOST_NAMES), retune.reason, known if gain else ""
-    )
+    expected = ""
+    if gain := retune.gain_steps:  # 0 of one that was not made for a gain
+        expected = "unknown" if math.isnan(gain) else f"{gain:.3g} steps saved in the rest of the run"
+    return _decision(retune.step, "batches", describe_batches(retune, _MOST_NAMES), retune.reason, expected)
 
 
 def _slices(steps: Sequence[StepRecord], changes: Sequence[TransferChange]) -> list[RunDecision]:

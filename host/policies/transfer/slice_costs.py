@@ -111,6 +111,7 @@ class SliceTable:
 
 
 def _bunches(slices: Floats) -> Floats:
+    """Return (bunches, 5) the rows of a `SliceTable`."""
     parts = []
     for push in (0.0, 1.0):
         own = slices[slices[:, 0] == push]

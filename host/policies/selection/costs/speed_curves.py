@@ -195,8 +195,5 @@ def _hold_unseen(means: Floats, batches: Floats) -> Floats:
     Else a device would be taken to be less slower than its table there, and a percent moves the knee of a flat curve
     thirtyfold.
     """
-    low, high = int(batches.min()) - 1, int(batches.max()) - 1
-    held = means.copy()
-    held[:low] = np.maximum(means[:low], means[low])
-    held[high + 1 :] = np.maximum(means[high + 1 :], means[high])
-    return held
+    nearest = np.clip(np.arange(1, len(means) + 1), batches.min(), batches.max()).astype(np.int64)
+    return np.maximum(means, means[nearest - 1])

@@ -102,6 +102,7 @@ def test_a_step_in_which_somebody_is_late_is_composed_each_time_and_others_once(
 def test_hypertune_notices_and_a_planner_takes_the_drive_that_joins() -> None:
     tuned = run(SMALL, tuner="hypertune")
     assert tuned.retunes
+    assert 0 < tuned.decision_seconds < 60
     joining = run(replace(SMALL, kind=JOINING, device=1), planner={"prefer": "time"}, tuner="hypertune")
     assert "newp-01" not in {part.device for part in joining.steps[0].devices}
     assert "newp-01" in {part.device for part in joining.steps[-1].devices}

@@ -19,7 +19,7 @@ effects = st.floats(-0.5, 0.5)
 @given(st.lists(effects, min_size=4, max_size=4), effects, st.lists(st.floats(0.1, 1e4), min_size=1, max_size=5))
 def test_effects_that_rates_are_made_of_are_found(mains: list[float], both: float, bases: list[float]) -> None:
     signs = np.where(COMBINATIONS, 0.5, -0.5)
-    logs = signs @ np.array(mains) + 2 * both * signs[:, 0] * signs[:, 3]
+    logs = signs @ np.array(mains) + both * signs[:, 0] * signs[:, 3]
     cases = [FactorialCase("made", tuple((base * np.exp(logs)).tolist())) for base in bases]
     figures = factorial_figures(cases)
     names = list(TUNERS)
@@ -29,6 +29,13 @@ def test_effects_that_rates_are_made_of_are_found(mains: list[float], both: floa
         if name.startswith("both"):
             known = name == f"both_{names[0]}_{names[3]}"
             assert figure == pytest.approx(np.exp(both) if known else 1.0)
+
+
+def test_two_tuners_that_gain_the_same_thing_lose_one_gain_together() -> None:
+    """Each alone doubles the rate, and so do both."""
+    rates = tuple(2.0 if on[0] or on[1] else 1.0 for on in COMBINATIONS)
+    one, other = list(TUNERS)[:2]
+    assert factorial_figures([FactorialCase("made", rates)])[f"both_{one}_{other}"] == pytest.approx(0.5)
 
 
 def test_the_worst_case_is_the_one_in_which_all_are_most_behind_one() -> None:

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from csd_lab.bench.joint_tuning.bench_tuners_on_drives import DisturbedWorld, DrivesResult, draw_case, drives_figures
 from host.config.job_file import JobConfig
+from host.config.sync_section import DisturbSection
+from host.monitoring.decision_text import Knob
 
 
 @settings(max_examples=20)
@@ -23,7 +25,7 @@ def test_a_case_is_a_job_with_all_tuners_in_which_a_drive_is_slowed_for_a_while(
 
 
 def test_the_simulated_drive_is_slowed_in_the_steps_in_which_the_real_one_is() -> None:
-    world = DisturbedWorld([{"device": "a", "at_step": 3, "steps": 2, "weight": 50}])
+    world = DisturbedWorld([DisturbSection(device="a", at_step=3, steps=2, weight=50)])
     seen = []
     for step in range(1, 7):
         assert world.noise(step) == 1.0
@@ -32,7 +34,8 @@ def test_the_simulated_drive_is_slowed_in_the_steps_in_which_the_real_one_is() -
 
 
 def test_figures_hold_each_kind_of_drives_against_the_one_before() -> None:
-    same, other = {"batches": "8", "slices": "s"}, {"batches": "9", "slices": "s"}
+    same: dict[Knob, str] = {"batches": "8", "slices": "s"}
+    other: dict[Knob, str] = {"batches": "9", "slices": "s"}
     results = [
         DrivesResult(
             "a",
@@ -45,7 +48,7 @@ def test_figures_hold_each_kind_of_drives_against_the_one_before() -> None:
     figures = drives_figures(results)
     assert figures["native_error_worst"] == pytest.approx(0.1)
     assert figures["native_error_median"] == pytest.approx(0.05)
-    assert figures["native_decided_equal"] == 1
+    assert figures["native_last_step_equal"] == 1
     assert figures["virtual_error_worst"] == pytest.approx(0.1)
-    assert figures["virtual_decided_equal"] == 0.5
+    assert figures["virtual_last_step_equal"] == 0.5
     assert "virtual_error_worst" not in drives_figures(results[1:])
