@@ -48,6 +48,7 @@ from host.training.selection.planning import Planning, make_planning
 from host.training.split.decide_cut import choose_placement, explain
 from host.training.split.split_model import NONE, SplitModelInfo, place_model
 from host.training.split.split_request import PlacementRequest, of_run
+from host.training.split.split_review import CutInForce, at_link_share
 from host.training.sync_plan import Records, SyncPlan, make_plan
 from host.training.transfer_policy import UNSLICED, TransferPolicy, choose_communication
 
@@ -185,7 +186,7 @@ def prepare_run(resolved: ResolvedRun) -> RunRequest:
         ConfigurationError: they do not.
     """
     config, job, spec = resolved.whole, resolved.job, resolved.spec
-    store = CalibrationStore(Paths.default().calibration).counting(config.core_model)
+    store = find_tables(config)
     dataset = load_dataset(job.data.source, job.seed)
     return prepare_loaded(resolved, make_inputs(config, job, spec, store, dataset), store)
 
@@ -212,6 +213,23 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
     cut_bytes = None if request.placed is None else request.placed.kept_bytes
     planning = None if request.sync is None else make_planning(request, request.sync, cut_bytes, resolved.server_group)
     return replace(request, planning=planning, config=resolved.config, server_group=resolved.server_group)
+
+
+def prepare_with_cut(request: RunRequest, cut: CutInForce, store: CalibrationStore) -> RunRequest:
+    """Return a run with its model cut elsewhere, planned for the link as measured.
+
+    Its steps are composed with the array's own link, as before.
+    """
+    config = at_link_share(request.config, cut.link_share)
+    job = request.job.model_copy(update={"placement": cut.layer or NONE})
+    inputs = make_inputs(config, job, request.spec, store, request.dataset, request.evaluator)
+    planned = prepare_loaded(ResolvedRun(config, job, request.spec, request.plugins), inputs, store)
+    return replace(planned, config=request.config)
+
+
+def find_tables(config: ArrayConfig) -> CalibrationStore:
+    """Return the calibration tables for an array's model of the core."""
+    return CalibrationStore(Paths.default().calibration).counting(config.core_model)
 
 
 def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) -> PlacementRequest:

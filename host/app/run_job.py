@@ -48,7 +48,6 @@ from host.policies.selection.selection_report import read_plan
 from host.training.multi_server.server_membership import ServerMembership, alike_sha256, joined, publish_exporter
 from host.training.run_sources import hash_sources
 from host.training.sampling.sampler_machine import SamplerMachine
-from host.training.sync.sync_training import SyncTraining
 
 
 @dataclass(frozen=True)
@@ -285,7 +284,7 @@ class _Run:
     async def _finish(self, run: TrainingRun, directory: RunDirectory) -> Summary:
         """Write down how the run ended, and show it until its last metrics are scraped."""
         request, recorder, training = self._request, self._recorder, run.training
-        if isinstance(training, SyncTraining) and training.cut_short:
+        if training is not None and training.cut_short:
             # The round that ended early stands in the records; what it lacks is in one more.
             job = request.portable_job
             directory.write_job(job.model_copy(update={"rounds": job.rounds + 1}))

@@ -20,6 +20,7 @@ from firmware_agent.common.errors import DeviceCodeFailed, DeviceError, UserCode
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.heap import set_aside
 from host.app.prepare import RunRequest
+from host.app.reviewed_training import first_cut, review_cut
 from host.app.round_table import RoundTable
 from host.core.evaluation import NormSum
 from host.core.failures import Failures
@@ -97,11 +98,15 @@ class TrainingRun:
         self._bands = make_round_bands(request.config, time)
         self.clock = "+".join(sorted({time.clock(name, s.hello.clock) for name, s in fleet.sessions().items()}))
         self._counter: StepCounter | None = None
-        self._planned: PlannedRun | None = None
-        if request.planning is not None:
-            where = directory.path, self.clock, self.accountant
-            self._planned = PlannedRun(request.planning, *where, recorder.add_event, only=plan_only)
+        self._planned = self._plan_devices(request, plan_only)
         self.training: Training | None = None
+
+    def _plan_devices(self, request: RunRequest, only: bool) -> PlannedRun | None:
+        """Return what chooses the devices that train; None if all do."""
+        if request.planning is None:
+            return None
+        where = self._directory.path, self.clock, self.accountant
+        return PlannedRun(request.planning, *where, self._recorder.add_event, only=only)
 
     def list_devices(self) -> list[DeviceFacts]:
         """Return facts of the devices that have a session."""
@@ -143,7 +148,7 @@ class TrainingRun:
                 ControlServer(control, faults.handle),
                 faults,
             ):
-                self.training = self._make_training(faults, together, machines)
+                self.training = self._make_training(faults, together, machines, state)
                 if state is not None:
                     self.training.restore(state)
                 try:
@@ -190,31 +195,47 @@ class TrainingRun:
                 await recorder.add_round(record, training, last=self._over())
 
     def _make_training(
-        self, faults: RunFaults, together: PeerServers | None, machines: Sequence[SamplerMachine]
+        self,
+        faults: RunFaults,
+        together: PeerServers | None,
+        machines: Sequence[SamplerMachine],
+        state: TrainingState | None,
     ) -> Training:
         request, on_event, accountant = self._request, self._recorder.add_event, self.accountant
-        self._counter = make_counter(request, machines, accountant, on_event)
-        if request.sync is not None:
-            tuner = None if self._planned is None else self._planned.tuner
+        if request.sync is None:
+            self._counter = make_counter(request, machines, accountant, on_event)
+            names = [device.name for device in request.config.list_devices()]
+            exchange = RoundExchange(
+                *(request.job, _round_frame(request), self._fleet, self._list_existing, on_event),
+                *(faults.before_task, self._failures),
+            )
+            return FederatedTraining(
+                request.job, names, exchange, accountant, request.evaluator, request.plugins.strategy, self._counter
+            )
+        participants = make_participants(request, self._fleet, self._list_existing, on_event, self._failures)
+
+        def make(request: RunRequest) -> SyncTraining:
+            self._counter = make_counter(request, machines, accountant, on_event)
             training = make_sync_training(
-                request,
-                make_participants(request, self._fleet, self._list_existing, on_event, self._failures),
-                accountant,
-                faults,
+                *(request, participants, accountant, faults),
                 lambda log: self._recorder.add_slices(log.records()),
-                RunGuide(tuner, self._over, self._recorder.add_step, self._recorder.add_retune),
+                RunGuide(
+                    None if self._planned is None else self._planned.tuner,
+                    *(self._over, self._recorder.add_step, self._recorder.add_retune),
+                ),
                 together,
             )
             training.count_with(self._counter)
             return training
-        frame = _round_frame(request)
-        names = [device.name for device in request.config.list_devices()]
-        exchange = RoundExchange(
-            request.job, frame, self._fleet, self._list_existing, on_event, faults.before_task, self._failures
-        )
-        return FederatedTraining(
-            request.job, names, exchange, accountant, request.evaluator, request.plugins.strategy, self._counter
-        )
+
+        def make_elsewhere(request: RunRequest) -> SyncTraining:
+            accountant.change_cut(make_accountant(request.config, request.models, overlap_of(request), request.cycles))
+            self._bands = make_round_bands(request.config, accountant.time)
+            self._planned = self._plan_devices(request, only=False)
+            return make(request)
+
+        cut = None if together is not None else first_cut(request, state)
+        return make(request) if cut is None else review_cut(request, cut, make, make_elsewhere, on_event)
 
     def _over(self) -> bool:
         """Whether the run ends before its training is done."""

@@ -204,6 +204,10 @@ class DeviceTime:
         there._competitors = self._competitors
         return there
 
+    def change_models(self, other: DeviceTime) -> None:
+        """Take the models, and cycles, of `other` for the same devices."""
+        self._models, self._cycles = other._models, other._cycles
+
     def phase_growth(self, there: DeviceTime, device: str, hello_clock: str, batch_size: int) -> PhaseSeconds:
         """Return what a device's seconds of each phase of a step are multiplied by, `there` in place of here."""
         step = PhaseSeconds(1.0, 1.0, 1.0, 1.0), {max(1, batch_size): 1}

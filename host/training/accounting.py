@@ -142,6 +142,11 @@ class Accountant:
         self._profiles, self._host, self._link, self._overlap = dict(profiles), host, link, overlap
         self._storage = storage_of(host, [profile for device, profile in profiles.items() if device != HOST])
 
+    def change_cut(self, other: Accountant) -> None:
+        """Compose from now on what `other` composes: steps of the same array with the model cut elsewhere."""
+        self.time.change_models(other.time)
+        self._overlap = other._overlap
+
     def account(
         self,
         returned: Sequence[DeviceReport],

@@ -72,6 +72,11 @@ class FederatedTraining:
         """Whether the target is reached, or the rounds are done."""
         return is_done(self._job, self._round, self._accuracy)
 
+    @property
+    def cut_short(self) -> bool:
+        """False: a round has no steps to pause between."""
+        return False
+
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied, and no round changes them in place."""
         seconds = self._accountant.array_seconds

@@ -28,6 +28,10 @@ class Training(Protocol):
     def done(self) -> bool:
         """Whether the target is reached, or the rounds are done."""
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether the last round ended before its last step, for a pause was asked for."""
+
     async def run_round(self) -> RoundRecord:
         """Train one more round.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 import yaml
 from safetensors.numpy import load
 
+from host.app.reviewed_training import ReviewedTraining
+from host.core.records import StepRecord
+from host.training.split.split_review import CutInForce, CutReview, SplitReview
 from tests.support.commands import Done, Workshop, wait_until
 
 Command = Callable[..., Done]
@@ -154,6 +158,44 @@ def test_weights_with_a_cut_are_the_same_bit_for_bit_whether_slices_cross_while_
     whole = load(wall_run(workshop, "fifo", sync=sync))
     for name, array in load(got).items():
         np.testing.assert_allclose(array, whole[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def test_weights_are_those_of_the_whole_model_while_the_cut_changes_under_way(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps 1 and 2 as planned, then cut before `6`, then before `2`, then with nothing moved, in two rounds."""
+    cuts = {2: "6", 4: "2", 6: None}
+
+    def look(self: SplitReview, cut: CutInForce, steps: Sequence[StepRecord]) -> CutReview:
+        layer = cuts[steps[-1].step]
+        return CutReview(replace(cut, layer=layer), f"placement: auto: a test wants {layer}")
+
+    monkeypatch.setattr(SplitReview, "look", look)
+    monkeypatch.setattr(ReviewedTraining, "_is_due", lambda self, steps: steps[-1].step in cuts)
+    job: dict[str, Any] = {
+        **{"rounds": 2, "tuner": "none", "sync": {"round_steps": 5, "precision": "float64"}, "batch_size": 16},
+        "disturb": [{"device": "csd-01", "at_step": 2, "steps": 4, "weight": 50}],
+    }
+    weights = {}
+    for placement in ("none", "auto"):
+        before = set(workshop.runs.iterdir()) if workshop.runs.exists() else set()
+        done = workshop.run_here(*arguments(workshop, **job), "--placement", placement)
+        assert done.code == 0, done.err
+        (directory,) = set(workshop.runs.iterdir()) - before
+        weights[placement] = load((directory / "model.safetensors").read_bytes())
+    records = workshop.records(directory)
+    steps = [step for record in records for step in record.get("steps", ())]
+    assert [step["step"] for step in steps] == list(range(1, 11))
+    assert [(step["placement"] or {}).get("layer") for step in steps[2:]] == [*["6"] * 2, *["2"] * 2, *[None] * 4]
+    assert [bool(step["disturbed"]) for step in steps] == [False, *[True] * 4, *[False] * 5]
+    notes = [record["detail"] for record in records if str(record.get("detail")).startswith("placement: ")]
+    assert [note.rpartition(" ")[2] for note in notes[-3:]] == ["6", "2", "None"]
+    # Competing work is told of once, and ends.
+    slowed = [record["detail"] for record in records if "disturb, step" in str(record.get("detail"))]
+    assert len(slowed) == 2
+    for name, array in weights["auto"].items():
+        np.testing.assert_allclose(array, weights["none"][name], rtol=1e-10, atol=1e-10, err_msg=name)
+    workshop.assert_clean()
 
 
 @pytest.mark.long

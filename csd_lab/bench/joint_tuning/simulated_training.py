@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -27,6 +27,7 @@ from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.app.prepare import RunRequest
+from host.app.reviewed_training import first_cut, review_cut
 from host.app.training_run import overlap_of
 from host.core.device_time import MODELLED, WALL, DeviceTime
 from host.core.evaluation import Structure
@@ -45,8 +46,7 @@ from host.training.sync.step_batches import StepAssignment
 from host.training.sync.step_result import Expected, StepAccounting, StepResult
 from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
-
-T = TypeVar("T")
+from host.training.training_protocol import Training
 
 
 class SimulatedWorld(Protocol):
@@ -190,16 +190,28 @@ class _Begun:
         return self.announced
 
 
+@dataclass
+class RunShare:
+    """How many records of all that the job trains on are done."""
+
+    all_records: int
+    records: int = 0
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return self.records / self.all_records
+
+
 class _SimulatedStepper:
     """The part of `host.training.sync.sync_step.Stepper` that the loop asks for; a step takes no time of the wall's."""
 
     may_look_ahead = False
     counter = None
 
-    def __init__(self, request: RunRequest, accountant: _WorldAccountant) -> None:
+    def __init__(self, request: RunRequest, accountant: _WorldAccountant, progress: RunShare) -> None:
         assert request.sync is not None
-        self._request, self._accountant = request, accountant
-        self._all_records, self._records = request.sync.steps * sum(request.sync.batches), 0
+        self._request, self._accountant, self._progress = request, accountant, progress
         self._state_bytes, self._gradient_bytes = _step_bytes(request)
         self.accounting = StepAccounting(accountant, request.sync, self._gradient_bytes)
         self.screening, self.ending = _NoScreening(), SimpleNamespace(together=None)
@@ -215,7 +227,7 @@ class _SimulatedStepper:
         expected: Expected | None = None,
         sending: TransferSettings | None = None,
     ) -> _Begun:
-        self._accountant.go_to(number, self.done)
+        self._accountant.go_to(number, self._progress.share)
         begun = _Begun(number, dealt, list(probes), 0.0, expected, sending or TransferSettings())
         begun.rate = learning_rate(max(1, begun.records()))
         return begun
@@ -227,15 +239,10 @@ class _SimulatedStepper:
         def crossed(late: Collection[str]) -> Crossed | None:
             return self._crossed([each for each in own if each.device not in late])
 
-        self._records += step.records()
+        self._progress.records += step.records()
         cut = None if self._request.placed is None else crossed
         report = self.accounting.report(own, beside, step.expected, step.announced, cut)
         return self.accounting.result(report, False, step.rate)
-
-    @property
-    def done(self) -> float:
-        """Share of the job's records that were trained on."""
-        return self._records / self._all_records
 
     def _outcome(self, number: int, work: StepWork) -> DeviceOutcome:
         records = len(work.records)
@@ -316,49 +323,77 @@ def simulate_training(request: RunRequest, world: SimulatedWorld) -> SimulatedTr
     Raises:
         ConfigurationError: nothing that was asked for can be.
     """
-    plan = request.sync
-    assert plan is not None
-    run = SimulatedTraining()
-    accountant = _WorldAccountant(
-        make_accountant(request.config, request.models, overlap_of(request), request.cycles), world
-    )
-    stepper = _SimulatedStepper(request, accountant)
-    tuner = None
-    if request.planning is not None:
-        tuner = request.planning.make_tuner(lambda _: None, run.notes.append)
-        if not request.planning.rules.constraints.unused_powered:
-            accountant.powered_off = tuner.idle
-    training = SyncTraining(
-        plan,
-        cast(Participants, _SimulatedParticipants(plan.nodes, lambda: world.absent(stepper.done), run.notes)),
-        cast(Stepper, stepper),
-        Disturbances((), cast(Any, None)),
-        _NoJudge(),
-        RunTransfers(request.communication),
-        RunGuide(tuner, on_step=lambda step, _: run.steps.append(step), on_retune=run.retunes.append),
-    )
-    for of, name in ((training._batches, "admit"), (training._batches, "observe"), (training._transfers, "learn")):
-        setattr(of, name, _timed(getattr(of, name), run))
-    rounds = asyncio.run(_rounds(training))
+    simulation = Simulation(request, world)
+    rounds = asyncio.run(_rounds(simulation.begin()))
+    run = simulation.run
     run.joules.extend(sum(sum(part.values()) for part in _joules(record)) for record in rounds)
     run.transfer_changes.extend(change for record in rounds for change in record.transfer_changes)
     return run
 
 
-def _timed(decide: Callable[..., Awaitable[T]], run: SimulatedTraining) -> Callable[..., Awaitable[T]]:
-    """Return the same with its processor time added to that of the run, in which nothing goes on beside it."""
+class Simulation:
+    """One run.
 
-    async def timed(*arguments: object) -> T:
+    Attributes:
+        run: what it took so far.
+        progress: how far it is.
+    """
+
+    def __init__(self, request: RunRequest, world: SimulatedWorld) -> None:
+        """Prepare; arguments are those of `simulate_training`."""
+        plan = request.sync
+        assert plan is not None
+        self.run, self._request, self._world = SimulatedTraining(), request, world
+        self.progress = RunShare(plan.steps * sum(plan.batches))
+        participants = _SimulatedParticipants(plan.nodes, lambda: world.absent(self.progress.share), self.run.notes)
+        self._participants = cast(Participants, participants)
+
+    def begin(self) -> Training:
+        """Return its training, with the cut looked at between steps where the product does."""
+        request = self._request
+        if (cut := first_cut(request, None)) is None:
+            return self._make(request)
+        training = review_cut(request, cut, self._make, self._make, lambda *told: self.run.notes.append(told[-1]))
+        _time(training, "_look", self.run)
+        return training
+
+    def _make(self, request: RunRequest) -> SyncTraining:
+        assert request.sync is not None
+        made = make_accountant(request.config, request.models, overlap_of(request), request.cycles)
+        accountant = _WorldAccountant(made, self._world)
+        tuner = None
+        if request.planning is not None:
+            tuner = request.planning.make_tuner(lambda _: None, self.run.notes.append)
+            if not request.planning.rules.constraints.unused_powered:
+                accountant.powered_off = tuner.idle
+        training = SyncTraining(
+            *(request.sync, self._participants),
+            cast(Stepper, _SimulatedStepper(request, accountant, self.progress)),
+            Disturbances((), cast(Any, None)),
+            _NoJudge(),
+            RunTransfers(request.communication),
+            RunGuide(tuner, on_step=lambda step, _: self.run.steps.append(step), on_retune=self.run.retunes.append),
+        )
+        for of, name in ((training._batches, "admit"), (training._batches, "observe"), (training._transfers, "learn")):
+            _time(of, name, self.run)
+        return training
+
+
+def _time(of: object, name: str, run: SimulatedTraining) -> None:
+    """Have the processor time of a method added to that of the run, in which nothing goes on beside it."""
+    decide: Callable[..., Awaitable[object]] = getattr(of, name)
+
+    async def timed(*arguments: object) -> object:
         begin = time.process_time()
         try:
             return await decide(*arguments)
         finally:
             run.decision_seconds += time.process_time() - begin
 
-    return timed
+    setattr(of, name, timed)
 
 
-async def _rounds(training: SyncTraining) -> list[RoundRecord]:
+async def _rounds(training: Training) -> list[RoundRecord]:
     records = []
     while not training.done:
         records.append(msgspec.structs.replace(await training.run_round(), spans=[]))

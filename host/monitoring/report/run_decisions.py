@@ -79,7 +79,9 @@ def list_decisions(
     found.sort(key=lambda each: each.step)
     other = [now.step for then, now in pairwise(steps) if then.disturbed != now.disturbed]
     firsts = [steps[0].step, *(each.step for each in found), *other]
-    spans = _spans(_whole_steps(steps, [each.step for each in found if each.knob in ("batches", "devices")]), firsts)
+    spans = _spans(
+        _whole_steps(steps, [each.step for each in found if each.knob in ("batches", "devices", "layers")]), firsts
+    )
     before = dict(pairwise([*reversed(spans), -1]))
     return [_measured(each, spans.get(before[each.step], []), spans[each.step]) for each in found if each.step in spans]
 
@@ -155,8 +157,12 @@ def _why(step: StepRecord, changes: Sequence[TransferChange]) -> tuple[str, str]
 
 
 def _layers(steps: Sequence[StepRecord], events: Sequence[EventRecord]) -> list[RunDecision]:
+    """Return where the model was cut, and each change of that; nothing where it was not left to a policy."""
     said = [event.detail.removeprefix(PLACEMENT_NOTE) for event in events if event.detail.startswith(PLACEMENT_NOTE)]
-    return [_decision(steps[0].step, "layers", describe_placement(steps[0].placement), said[0])] if said else []
+    cuts = [None if step.placement is None else step.placement.layer for step in steps]
+    changed = [now for now, (then, cut) in zip(steps[1:], pairwise(cuts), strict=True) if then != cut]
+    pairs = zip([steps[0], *changed], said, strict=False)  # of the last ones no step may have come
+    return [_decision(step.step, "layers", describe_placement(step.placement), why) for step, why in pairs]
 
 
 def _decision(step: int, knob: Knob, value: str, reason: str, expected: str = "") -> RunDecision:

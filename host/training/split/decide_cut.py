@@ -75,6 +75,18 @@ def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUT
     return replace(choice, decision=replace(choice.decision, policy=policy))
 
 
+def choice_for(request: PlacementRequest, store: CalibrationStore, layer: str | None) -> CutChoice:
+    """Return what a run would be with this cut, None for nothing moved, with the batches planned for it.
+
+    Raises:
+        ConfigurationError: the cut does not fit.
+    """
+    planned = request.batches if layer is None or request.batches_for is None else request.batches_for(layer)
+    request = replace(request, batches=planned)
+    situation = make_situation(request, store)
+    return CutChoice(request, situation, decide_for(situation, layer))
+
+
 def decide_at(choice: CutChoice, end: End, store: CalibrationStore) -> CutDecision:
     """Return the decision in the same situation with all profiles at one end of their bands.
 

@@ -28,6 +28,10 @@ class Disturbances:
         # By session: what a device had is gone when it dials in anew.
         self._weights: weakref.WeakKeyDictionary[DeviceSession, int] = weakref.WeakKeyDictionary()
 
+    def take_over(self, other: Disturbances) -> None:
+        """Know what `other` has made so."""
+        self._weights.update(other._weights)
+
     def at(self, step: int) -> dict[str, int]:
         """Return device -> weight of the competing work in a step."""
         weights = {each.device: weight_at(self._disturb, each.device, step) for each in self._disturb}

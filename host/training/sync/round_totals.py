@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +43,16 @@ PLANNED = RunGuide()
 
 
 class RoundTotals:
-    """Adds up the steps of one round."""
+    """Adds up the steps of one round.
 
-    def __init__(self, start_seconds: float, guide: RunGuide = PLANNED) -> None:
+    Attributes:
+        rounds: that were over before it.
+        begin_seconds: when it began, by the monotonic clock.
+    """
+
+    def __init__(self, start_seconds: float, guide: RunGuide = PLANNED, rounds: int = 0) -> None:
         """Begin at this moment of the array's time; `guide` is shown steps and retunes as they come."""
+        self.rounds, self.begin_seconds = rounds, time.monotonic()
         self.start_seconds = self._end_seconds = start_seconds
         self._guide = guide
         self.steps: list[StepRecord] = []
@@ -54,22 +61,23 @@ class RoundTotals:
         self._parts: dict[str, list[DeviceRound]] = {}
         self._spans: list[Span] = []
         self._others: dict[str, list[dict[str, float]]] = {}
-        self._missed_steps, self._missed_samples = 0, 0
+        # Steps and records.
+        self._missed = 0, 0
 
     @property
     def count(self) -> int:
         """Steps of the round, those that other servers took without this one too."""
-        return self._missed_steps + len(self.steps)
+        return self._missed[0] + len(self.steps)
 
     @property
     def samples(self) -> int:
         """Records in the gradients of these steps."""
-        return self._missed_samples + sum(step.samples for step in self.steps)
+        return self._missed[1] + sum(step.samples for step in self.steps)
 
     def missed(self, steps: int, samples: int) -> None:
         """Note that the round has so many steps and records in all, some of which were other servers' alone."""
-        self._missed_steps, self._missed_samples = 0, 0
-        self._missed_steps, self._missed_samples = steps - self.count, samples - self.samples
+        self._missed = 0, 0
+        self._missed = steps - self.count, samples - self.samples
 
     def add(self, step: StepRecord, accounted: StepAccount) -> None:
         """Take one step."""
@@ -167,6 +175,7 @@ class RunProgress:
         in_round: of the state that was restored last: steps, records and epochs of the round that was going on.
         cut_short: whether the last round ended before its last step, for a pause was asked for.
         ended_seconds: when the last step ended, or the round began, by a clock of the caller's.
+        ledger: of the round that goes on, or was the last one.
     """
 
     def __init__(self, job: JobConfig, step_records: int | None) -> None:
@@ -184,6 +193,20 @@ class RunProgress:
         self.in_round = [0, 0, 0]
         self.cut_short = False
         self.ended_seconds = 0.0
+        self.ledger = RoundTotals(0.0)
+
+    def state(self) -> dict[str, Any]:
+        """Return what of it a checkpoint keeps beside rounds and accuracy, as JSON takes it."""
+        return {"step": self.step, "carried": self.carried, "in_round": list(self.in_round)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        self.step, self.carried = int(state["step"]), int(state.get("carried", 0))
+        self.in_round = [int(number) for number in state.get("in_round", (0, 0, 0))]
 
     def over(self, ledger: RoundTotals, records: int = 0, steps: int = 0) -> bool:
         """Return whether the round of `ledger` has all that it should, with so many more records and steps."""

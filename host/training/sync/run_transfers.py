@@ -16,6 +16,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares
+from host.core.slice_record import TransferChange
 from host.policies.transfer.transfer_tuner import Change, StepSeen
 from host.training.accounting import StepAccount
 from host.training.sync.exchange.slice_log import PUSH, SliceLog
@@ -139,6 +140,21 @@ class RunTransfers:
         elif accounted.transfers and accounted.array_seconds > 0:
             seen = StepSeen(step, accounted.array_seconds, sending, accounted.transfers)
         return None if seen is None else await asyncio.to_thread(self.policy.tuner.observe, seen)
+
+
+def record_change(change: Change, clock: str) -> tuple[TransferChange, str]:
+    """Return what is written down of a change that was decided on by seconds of `clock`, and what people are told."""
+    sending = change.sending
+    record = TransferChange(
+        step=change.step,
+        slice_bytes=sending.slice_bytes,
+        credit_bytes=sending.credit_bytes,
+        reason=change.reason,
+        gain=None if math.isnan(change.gain) else change.gain,
+        clock=clock,
+    )
+    size = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}"
+    return record, f"from step {change.step}: {size}: {change.reason} (clock: {clock})"
 
 
 def make_overlap(

@@ -28,7 +28,6 @@ from host.core.records import ServersRecord
 from host.core.states.peer_servers import Averaged, DevicePart, PeerServers, ReducedStep, ServerPart
 from host.core.tuning.batch_tuner import StepCost
 from host.training.accounting import Accountant
-from host.training.sync.round_totals import RoundTotals
 from host.training.sync.step_batches import StepAssignment
 from host.training.sync.step_result import StepReport, StepResult, step_joules
 from host.training.sync.sync_step import OwnEnding, StepEnding, Stepper, Underway
@@ -319,10 +318,10 @@ class LocalTraining(SyncTraining):
         self._usual_steps = self._plan.window_steps(self._reduce_every)
         self._window: list[_Taken] = []
 
-    async def _run_step(self, ledger: RoundTotals) -> bool:
+    async def _run_step(self) -> bool:
         """Take one step, and return whether an epoch has ended with it."""
         number = self._progress.step + 1
-        begun = self._deal(number, self._still_here()) if self._window else await self._begin(number, ledger)
+        begun = self._deal(number, self._still_here()) if self._window else await self._begin(number)
         if begun is None:
             return True
         result = await self._stepper.finish(begun)
@@ -334,7 +333,7 @@ class LocalTraining(SyncTraining):
         sending = begun.sent_with(self._transfers.take(number))
         part, seconds = server_part(begun, result, self._accountant), self._progress.step_seconds(time.monotonic())
         self._window.append(_Taken(number, begun.dealt, sending, result, part, seconds))
-        return await self._end_window(ledger) if self._is_last(ledger) else False
+        return await self._end_window() if self._is_last() else False
 
     def _still_here(self) -> dict[str, Any]:
         """Return the sessions of one's own devices that were there when the window began, and are."""
@@ -346,34 +345,34 @@ class LocalTraining(SyncTraining):
         rate = super()._rate_of(dealt)(dealt.size)
         return lambda _: rate
 
-    def _is_last(self, ledger: RoundTotals) -> bool:
+    def _is_last(self) -> bool:
         """Whether the window is over, by what all servers know."""
         self._batches.sampler.epoch_open = True
         dealt, steps = sum(taken.dealt.size for taken in self._window), len(self._window)
-        whole = steps >= self._reduce_every or self._progress.over(ledger, dealt, steps)
+        whole = steps >= self._reduce_every or self._progress.over(self._ledger, dealt, steps)
         # A round that is to end here ends on all servers, with what they have taken.
         return whole or self._guide.pause() or not self._batches.has_more
 
-    async def _end_window(self, ledger: RoundTotals) -> bool:
+    async def _end_window(self) -> bool:
         """Take the mean with the others, and make up for what had to wait for it."""
         window, self._window, sampler = self._window, [], self._batches.sampler
         steps, own = [taken.result for taken in window], [taken.part for taken in window]
         results = await self._shared.end_window(self._stepper, self._progress.step, steps, own, self._usual_steps)
         for taken, result in zip(window, results, strict=True):
             sampler.put_back(taken.dealt, result.took_part)
-            self._add(ledger, taken.number, result, taken.sending, taken.wall_seconds)
+            self._add(taken.number, result, taken.sending, taken.wall_seconds)
         sampler.epoch_open = self._batches.has_more
-        await self._observe(results, [taken.number for taken in window], ledger)
+        await self._observe(results, [taken.number for taken in window])
         return not sampler.epoch_open
 
-    async def _observe(self, results: Sequence[ServersStepResult], numbers: Sequence[int], ledger: RoundTotals) -> None:
+    async def _observe(self, results: Sequence[ServersStepResult], numbers: Sequence[int]) -> None:
         """Show the tuner the window's steps, until it retunes: those after had the batches that were before."""
         for place, (number, result) in enumerate(zip(numbers, results, strict=True), 1):
             if not result.took_part:
                 continue
             self._batches.watch(result)
-            left, in_force = self._steps_left(ledger) + len(results) - place, self._progress.step + 1
-            if await self._batches.observe(number, result, left, in_force, ledger) is not None:
+            left, in_force = self._steps_left() + len(results) - place, self._progress.step + 1
+            if await self._batches.observe(number, result, left, in_force, self._ledger) is not None:
                 return
 
 

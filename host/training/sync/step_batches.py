@@ -233,6 +233,32 @@ class StepBatches:
         self.here, self.first_records = set(range(len(plan.nodes))), 0
         self._job, self._nodes, self._on_event = plan.job, list(plan.nodes), on_event
 
+    def state(self) -> dict[str, Any]:
+        """Return where they stand, the epoch's records included, as JSON takes it."""
+        return {
+            "here": sorted(self.here),
+            "first_records": self.first_records,
+            "late_steps": dict(self.expected.late_steps),
+            "tuner": self.tuner.state(),
+            **self.sampler.state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`.
+
+        Raises:
+            KeyError, TypeError, ValueError, msgspec.ValidationError: it is none.
+        """
+        self.here, self.first_records = set(state["here"]), int(state["first_records"])
+        self.expected.late_steps = Counter(state["late_steps"])
+        self.tuner.load_state(state["tuner"])
+        self.sampler.load_state(state)
+
+    def take_over(self, other: StepBatches) -> None:
+        """Deal on where `other` stands; who is here, and the batches, are found out anew."""
+        self.first_records = other.first_records
+        self.sampler.load_state(other.sampler.state())
+
     @property
     def selector(self) -> DeviceSelector | None:
         """The tuner, if it chooses devices."""

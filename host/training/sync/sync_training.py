@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,8 +17,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.core.device_time import WALL
 from host.core.evaluation import WeightsJudge
-from host.core.records import EventKind, RoundRecord
-from host.core.slice_record import TransferChange
+from host.core.records import EventKind, RoundRecord, StepRecord
 from host.core.states.peer_servers import PeerServers, StateBehind
 from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import DeviceSelector
@@ -32,7 +29,7 @@ from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.participants import Participants
 from host.training.sync.round_totals import PLANNED, RoundTotals, RunGuide, RunProgress
 from host.training.sync.run_checks import DivergenceCheck, TableWatch
-from host.training.sync.run_transfers import RunTransfers
+from host.training.sync.run_transfers import RunTransfers, record_change
 from host.training.sync.step_batches import RecordSampler, StepAssignment, StepBatches
 from host.training.sync.step_result import StepResult
 from host.training.sync.sync_step import PartCounter, Stepper, Underway
@@ -92,6 +89,21 @@ class SyncTraining:
         return self._progress.cut_short
 
     @property
+    def is_deciding(self) -> bool:
+        """Whether devices are being chosen, in trials."""
+        return self._batches.is_deciding
+
+    @property
+    def steps(self) -> Sequence[StepRecord]:
+        """Those of the round that goes on, or was the last one."""
+        return self._ledger.steps
+
+    @property
+    def _ledger(self) -> RoundTotals:
+        """Of the round that goes on, or was the last one."""
+        return self._progress.ledger
+
+    @property
     def _accountant(self) -> Accountant:
         """What has the array's time."""
         return self._stepper.accounting.accountant
@@ -119,78 +131,93 @@ class SyncTraining:
             DeviceFailed: those that are left cannot do their task.
             Diverged: weights, or all gradients or losses, are no finite numbers any more, or explode.
         """
-        begin, ledger, number = time.monotonic(), self._next_ledger(), self._progress.rounds
-        self._progress.ended_seconds = begin
-        await self._batches.begin()
-        paused = False
-        while self._progress.rounds == number and not self._progress.over(ledger) and not paused:
-            try:
-                self._progress.epochs += await self._run_step(ledger)
-            except StateBehind as ahead:
-                await self._catch_up(ahead, ledger)
-                if self._progress.rounds != number and not ledger.steps:  # it had no part in the rounds before
-                    number, ledger = self._progress.rounds - self.done, self._next_ledger()
-            paused = self._guide.pause() and self._ahead is None and bool(ledger.steps)
-        await asyncio.to_thread(self._divergence.check_weights, f"round {number + 1}", self.weights)
-        test_loss = await self._end_round(ledger, number)
-        record = partial(ledger.record, self._participants.nodes, round=number + 1, accuracy=self._progress.accuracy)
-        noise = self._stepper.screening.noise.records
-        return record(test_loss=test_loss, wall_seconds=time.monotonic() - begin, gradient_noise_records=noise)
+        self.begin_round()
+        await self.take_steps()
+        return await self.end_round()
 
-    async def _end_round(self, ledger: RoundTotals, number: int) -> float:
+    def begin_round(self) -> None:
+        """Begin one more round."""
+        self._progress.ended_seconds = time.monotonic()
+        self._progress.ledger = self._next_ledger()
+
+    async def take_steps(self, stop: Callable[[Sequence[StepRecord]], bool] = lambda _: False) -> bool:
+        """Take the steps of the round that goes on (see `run_round`); return whether it has all that it gets.
+
+        `stop` is shown the round's steps after each; where it says so the rest waits for the next call.
+        """
+        await self._batches.begin()
+        while not self._is_over():
+            try:
+                self._progress.epochs += await self._run_step()
+            except StateBehind as ahead:
+                await self._catch_up(ahead)
+                if self._progress.rounds != self._ledger.rounds and not self._ledger.steps:
+                    # It had no part in the rounds before.
+                    self._progress.ledger = self._next_ledger(self._progress.rounds - self.done)
+            if self._ahead is not None or not self._ledger.steps:
+                continue
+            if self._guide.pause():
+                return True
+            if stop(self._ledger.steps) and not self._is_over():
+                return False
+        return True
+
+    def _is_over(self) -> bool:
+        return self._progress.rounds != self._ledger.rounds or self._progress.over(self._ledger)
+
+    async def end_round(self) -> RoundRecord:
+        """End the round that goes on, and return its record (see `run_round`)."""
+        ledger, number = self._ledger, self._ledger.rounds + 1
+        await asyncio.to_thread(self._divergence.check_weights, f"round {number}", self.weights)
+        test_loss = await self._judge()
+        record = partial(ledger.record, self._participants.nodes, round=number, accuracy=self._progress.accuracy)
+        seconds, noise = time.monotonic() - ledger.begin_seconds, self._stepper.screening.noise.records
+        return record(test_loss=test_loss, wall_seconds=seconds, gradient_noise_records=noise)
+
+    async def _judge(self) -> float:
         """Go on to the next round, unless others have already, and return the loss on held-out records."""
         accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
-        if self._progress.rounds != number:  # their accuracy counts
+        if self._progress.rounds != self._ledger.rounds:  # their accuracy counts
             return test_loss
         if self._together is not None:
             try:
                 accuracy, test_loss = await self._together.end_round(self._progress.step, accuracy, test_loss)
             except StateBehind as ahead:
-                await self._catch_up(ahead, ledger)
+                await self._catch_up(ahead)
                 return test_loss
-        self._progress.end_round(ledger, accuracy)
+        self._progress.end_round(self._ledger, accuracy)
         return test_loss
 
-    def _next_ledger(self) -> RoundTotals:
+    def _next_ledger(self, rounds: int | None = None) -> RoundTotals:
         """Return the ledger of the round that goes on; of one taken over, without the steps that others have taken."""
-        ledger = RoundTotals(self._accountant.array_seconds, self._guide)
+        before = self._progress.rounds if rounds is None else rounds
+        ledger = RoundTotals(self._accountant.array_seconds, self._guide, before)
         self._progress.count_missed(ledger)
         return ledger
 
-    async def _catch_up(self, ahead: StateBehind, ledger: RoundTotals) -> None:
-        """Go on from where another server is; if that is a later round, what there is in `ledger` is all of its."""
+    async def _catch_up(self, ahead: StateBehind) -> None:
+        """Go on from where another server is; if that is a later round, what the ledger has is all of its own."""
         before, step = self._progress.rounds, self._progress.step
         # One that chooses devices repeats its thoughts.
         await self._batches.consult(self.restore, unpack_state(ahead.state), always=True)
         if self._progress.rounds == before:
-            self._progress.count_missed(ledger)
+            self._progress.count_missed(self._ledger)
         told = f"goes on after step {self._progress.step} of server {ahead.server}; this one had taken {step}"
         self._participants.on_event(HOST, EventKind.NOTE, told)
 
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied."""
-        batches = self._batches
         progress = {
-            "step": self._progress.step,
-            "here": sorted(batches.here),
-            "first_records": batches.first_records,
-            "late_steps": dict(batches.expected.late_steps),
-            "carried": self._progress.carried,
-            "in_round": list(self._progress.in_round),
-            "tuner": batches.tuner.state(),
+            **self._progress.state(),
+            **self._batches.state(),
             "screen": self._stepper.screening.screen.state(),
             "communication": self._transfers.policy.tuner.state(),
-            **batches.sampler.state(),
         }
         if self._together is not None:
             progress["turn"] = self._together.turn
         return TrainingState(
-            self._progress.rounds,
-            self._progress.accuracy,
-            self._accountant.array_seconds,
-            self.weights,
-            self._stepper.model.optimiser.state(),
-            progress,
+            *(self._progress.rounds, self._progress.accuracy, self._accountant.array_seconds),
+            *(self.weights, self._stepper.model.optimiser.state(), progress),
         )
 
     def restore(self, state: TrainingState) -> None:
@@ -199,39 +226,47 @@ class SyncTraining:
         Raises:
             CheckpointError: it is of another model, optimiser or mode.
         """
+        self._restore_model(state)
+        self._progress.rounds, self._progress.accuracy = state.round, state.accuracy
+        self._restore_progress(state.progress)
+
+    def _restore_model(self, state: TrainingState) -> None:
         for name, array in state.weights_like(self.weights).items():
             self.weights[name][...] = array
         self._stepper.model.optimiser.load_state(state.strategy)
-        self._progress.rounds, self._progress.accuracy = state.round, state.accuracy
         self._accountant.array_seconds = state.array_seconds
-        self._restore_progress(state.progress)
 
     def _restore_progress(self, progress: Mapping[str, Any]) -> None:
         try:
-            batches = self._batches
-            self._progress.step, batches.first_records = int(progress["step"]), int(progress["first_records"])
             if self._together is not None:
                 self._together.turn = int(progress.get("turn", 0))
-            batches.here, batches.expected.late_steps = set(progress["here"]), Counter(progress["late_steps"])
-            self._progress.carried = int(progress.get("carried", 0))
-            self._progress.in_round = [int(number) for number in progress.get("in_round", (0, 0, 0))]
-            batches.tuner.load_state(progress["tuner"])
+            self._progress.load_state(progress)
+            self._batches.load_state(progress)
             self._stepper.screening.screen.load_state(progress.get("screen", {}))
-            batches.sampler.load_state(progress)
             self._transfers.policy.tuner.load_state(progress.get("communication", {}))
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
             ) from error
 
-    async def _run_step(self, ledger: RoundTotals) -> bool:
+    def take_over(self, other: SyncTraining) -> None:
+        """Go on between steps from where `other` stands, whose model is cut elsewhere.
+
+        It is of the same job on the same weights, records and rounds; tuners, and what is known of devices, begin anew.
+        """
+        self._restore_model(other.state())
+        self._progress = other._progress
+        self._batches.take_over(other._batches)
+        self._disturbances.take_over(other._disturbances)
+
+    async def _run_step(self) -> bool:
         """Take one step, and return whether an epoch has ended with it; nothing counts if nobody returned anything."""
-        begun = self._ahead or await self._begin(self._progress.step + 1, ledger)
+        begun = self._ahead or await self._begin(self._progress.step + 1)
         self._ahead = None
         if begun is None:
             return True
-        if self._may_look_ahead(begun, ledger):
-            self._ahead = await self._begin_ahead(begun.number + 1, ledger)
+        if self._may_look_ahead(begun):
+            self._ahead = await self._begin_ahead(begun.number + 1)
         number, result = begun.number, await self._stepper.finish(begun)
         self._participants.took_part(result.returned, result.failed)
         self._divergence.check_step(number, result, self.weights)
@@ -243,76 +278,60 @@ class SyncTraining:
         batches.expected.count_late(begun.devices, result.late)
         logs = self._transfers.take(number)
         seconds, sending = self._progress.step_seconds(time.monotonic()), begun.sent_with(logs)
-        self._add(ledger, number, result, sending, seconds)
+        self._add(number, result, sending, seconds)
         # Trials of devices compare steps that are sent alike.
-        if begun.dealt.comparable and not batches.is_deciding:
-            await self._see(seconds, sending, logs, result.accounted, ledger)
+        if begun.dealt.comparable and not self.is_deciding:
+            await self._see(seconds, sending, logs, result.accounted)
         self._tables.look_at_memory(result.accounted.devices)
         batches.watch(result)
         batches.sampler.epoch_open = self._ahead is not None or batches.has_more
         # A step that is announced already keeps the batches that it has.
         in_force = number + (1 if self._ahead is None else 2)
-        await batches.observe(number, result, self._steps_left(ledger), in_force, ledger)
+        await batches.observe(number, result, self._steps_left(), in_force, self._ledger)
         return not batches.sampler.epoch_open
 
     async def _see(
-        self,
-        wall_seconds: float,
-        sending: TransferSettings,
-        logs: Sequence[SliceLog],
-        accounted: StepAccount,
-        ledger: RoundTotals,
+        self, wall_seconds: float, sending: TransferSettings, logs: Sequence[SliceLog], accounted: StepAccount
     ) -> None:
         """Tell the communication's tuner what the step cost; write down what it makes of it, and do it."""
         change = await self._transfers.learn(self._progress.step, wall_seconds, sending, logs, self.weights, accounted)
         if change is not None:
-            sending = change.sending
-            clock = WALL if logs else "+".join(sorted({part.clock for part in accounted.devices}))
             if self._ahead is not None and change.step <= self._ahead.number:
-                self._stepper.resend(self._ahead, sending)
-            ledger.transfer_changes.append(
-                TransferChange(
-                    step=change.step,
-                    slice_bytes=sending.slice_bytes,
-                    credit_bytes=sending.credit_bytes,
-                    reason=change.reason,
-                    gain=None if math.isnan(change.gain) else change.gain,
-                    clock=clock,
-                )
-            )
-            size = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}"
-            told = f"{size}: {change.reason} (clock: {clock})"
-            self._participants.on_event(HOST, EventKind.RETUNED, f"from step {change.step}: {told}")
+                self._stepper.resend(self._ahead, change.sending)
+            clock = WALL if logs else "+".join(sorted({part.clock for part in accounted.devices}))
+            record, told = record_change(change, clock)
+            self._ledger.transfer_changes.append(record)
+            self._participants.on_event(HOST, EventKind.RETUNED, told)
 
-    async def _begin(self, number: int, ledger: RoundTotals) -> Underway | None:
+    async def _begin(self, number: int) -> Underway | None:
         """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""
-        sessions, elsewhere = await self._gather(number, ledger)
-        await self._batches.admit(number, {*sessions, *elsewhere}, ledger)
+        sessions, elsewhere = await self._gather(number)
+        await self._batches.admit(number, {*sessions, *elsewhere}, self._ledger)
         if self._batches.sampler.epoch_open and not self._batches.has_more:
             self._batches.sampler.epoch_open = False  # who is gone had the last records
             return None
         return self._deal(number, sessions)
 
-    async def _gather(self, number: int, ledger: RoundTotals) -> tuple[Mapping[str, DeviceSession], Collection[str]]:
+    async def _gather(self, number: int) -> tuple[Mapping[str, DeviceSession], Collection[str]]:
         """Return who takes part in a step: sessions of one's own devices, and names of other servers'."""
         if self._together is None:
             return await self._participants.present(number), ()
         while True:
             newcomer, sessions = self._participants.newcomer, self._participants.here()
-            compared = not ledger.count or number % COMPARED_STEPS < self._together.reduce_every
+            compared = not self._ledger.count or number % COMPARED_STEPS < self._together.reduce_every
             weights = await asyncio.to_thread(hash_weights, self.weights) if compared else b""
-            elsewhere = await self._together.begin(number, list(sessions), weights, partial(self._pack_state, ledger))
+            elsewhere = await self._together.begin(number, list(sessions), weights, self._pack_state)
             if sessions or elsewhere:
                 return sessions, elsewhere
             await self._participants.wait(number, newcomer)
 
-    def _pack_state(self, ledger: RoundTotals) -> bytes:
+    def _pack_state(self) -> bytes:
         """Return where the training stands in the middle of a round, for a server that is behind."""
         state = self.state()
-        done = [ledger.count, ledger.samples, self._progress.epochs]
+        done = [self._ledger.count, self._ledger.samples, self._progress.epochs]
         return pack_state(replace(state, progress={**state.progress, "in_round": done}))
 
-    def _may_look_ahead(self, begun: Underway, ledger: RoundTotals) -> bool:
+    def _may_look_ahead(self, begun: Underway) -> bool:
         """Whether the next step may begin before this one is over: it must be of the same round and epoch.
 
         Not beside probes, which nobody waits for before weights change.
@@ -320,25 +339,25 @@ class SyncTraining:
         return (
             self._transfers.policy.overlap
             and self._stepper.may_look_ahead
-            and not self._progress.over(ledger, begun.records(), 1)
+            and not self._progress.over(self._ledger, begun.records(), 1)
             and not begun.probed
             and not self._guide.pause()
             and not self._batches.tuner.probes(begun.number + 1).any()
         )
 
-    async def _begin_ahead(self, number: int, ledger: RoundTotals) -> Underway | None:
+    async def _begin_ahead(self, number: int) -> Underway | None:
         """Begin the next step with those who are there; None if the epoch has no record left for them."""
         sessions = self._participants.here()
         if not sessions:
             return None
-        await self._batches.admit(number, set(sessions), ledger)
+        await self._batches.admit(number, set(sessions), self._ledger)
         self._batches.sampler.epoch_open = True
         return self._deal(number, sessions) if self._batches.has_more else None
 
     def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> Underway:
         batches = self._batches
         dealt = batches.sampler.deal(sessions, batches.current())
-        dealt = replace(dealt, comparable=dealt.comparable and not batches.is_deciding)
+        dealt = replace(dealt, comparable=dealt.comparable and not self.is_deciding)
         probes = batches.sampler.probes(sessions, batches.tuner.probes(number), dealt)
         records = {work.device: len(work.records) for work in dealt.works}
         expected = batches.expected.of_step(records, batches.tuner.slowdowns)
@@ -358,11 +377,11 @@ class SyncTraining:
             self._participants.on_event(HOST, EventKind.NOTE, told)
         return False
 
-    def _steps_left(self, ledger: RoundTotals) -> int:
+    def _steps_left(self) -> int:
         """Return how many steps the run still has, if batches stay as they are."""
         batches = self._batches.current()
         job, progress = self._plan.job, self._progress
-        if (left := progress.steps_left(ledger, int(batches.sum()))) is not None:
+        if (left := progress.steps_left(self._ledger, int(batches.sum()))) is not None:
             return left
         epochs = (job.rounds - progress.rounds) * job.epochs - progress.epochs - 1
         return self._batches.sampler.steps_left(batches, max(0, epochs))
@@ -371,11 +390,9 @@ class SyncTraining:
         """Return what says the learning rate of a step by the records in its gradient."""
         return self._batches.rate_of(dealt)
 
-    def _add(
-        self, ledger: RoundTotals, number: int, result: StepResult, sending: TransferSettings, wall_seconds: float
-    ) -> None:
+    def _add(self, number: int, result: StepResult, sending: TransferSettings, wall_seconds: float) -> None:
         """Write a step down."""
         told, possible = self._transfers.policy.told(sending), self._batches.tuner.possible_records_per_second()
         disturbed = self._disturbances.at(number)
         self._tables.look_at_speeds([] if disturbed else result.devices)
-        ledger.add(result.record(number, possible, disturbed, told, wall_seconds), result.accounted)
+        self._ledger.add(result.record(number, possible, disturbed, told, wall_seconds), result.accounted)

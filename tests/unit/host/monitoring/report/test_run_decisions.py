@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord, StepRecord
+from host.core.records import EventKind, EventRecord, PlacementRecord, RoundRecord, SendingRecord, StepRecord
 from host.core.slice_record import TransferChange
 from host.monitoring.report.run_decisions import (
     COMPARED_STEPS,
@@ -105,6 +105,30 @@ def test_where_layers_are_is_said_with_the_note_that_explains_it() -> None:
     (layers,) = of_knob(list_decisions(run_with(), [EventRecord("host", EventKind.NOTE, said)]), "layers")
     assert (layers.step, layers.value) == (1, "all on the drives")
     assert layers.reason.endswith("nothing is won (expected)")
+
+
+def test_a_cut_that_changes_on_the_way_is_a_decision_with_its_own_note_and_gain() -> None:
+    """From step 40 on four layers are on the host, and a step takes half as long."""
+    placed = PlacementRecord(
+        layer="4", layers=4, state_bytes=1, up_bytes=1, down_bytes=1, tail_seconds=0.1, clock="modelled"
+    )
+
+    def move(step: StepRecord) -> StepRecord:
+        moved = msgspec.structs.replace(step, placement=placed, array_seconds=step.array_seconds / 2)
+        return step if step.step < 40 else moved
+
+    rounds = [
+        msgspec.structs.replace(each, steps=[move(step) for step in each.steps], transfer_changes=[], retunes=[])
+        for each in run_with()
+    ]
+    notes = ["placement: auto: at first", "another note", "placement: auto: the link changed", "placement: auto: late"]
+    first, later = of_knob(
+        list_decisions(rounds, [EventRecord("host", EventKind.NOTE, note) for note in notes]), "layers"
+    )
+    assert (first.step, later.step) == (1, 40)
+    assert (first.reason, later.reason) == ("auto: at first", "auto: the link changed")
+    assert later.value == "4 on the host, from 4 on"
+    assert later.rate_ratio == pytest.approx(2, rel=0.05)
 
 
 def test_a_federated_run_has_no_decisions() -> None:
