@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -22,6 +24,19 @@ def _preference(text: str) -> str:
         raise ValueError(str(error).removeprefix("prefer: ")) from error
 
 
+def _critical_batch(value: object) -> object:
+    """Return what may be a critical batch, so that one rule says what is wrong with anything else."""
+    if value in ("measured", None):
+        return value
+    with suppress(ValueError):
+        if 0 < (records := float(str(value))) < math.inf:
+            return records
+    raise ValueError(f"{value!r} is no number of records; write one more than 0, or measured")
+
+
+_Records = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class PlannerSection(Config):
     """Which devices train: chosen in the run's first steps, which count (see docs/planner.md).
 
@@ -34,7 +49,8 @@ class PlannerSection(Config):
         include: nodes that must take part; ``host`` is the host.
         exclude: nodes that must not.
         critical_batch: records of a step beyond which more of them hardly save steps, so that configurations are
-            compared by what learning costs; without it a record is worth the same whatever the batches.
+            compared by what learning costs; ``measured`` for the gradient noise scale as of each decision, from the
+            second one on; without it a record is worth the same whatever the batches.
         unused: whether drives that take no part stay ``powered``, and idle, or are ``off``.
     """
 
@@ -45,7 +61,7 @@ class PlannerSection(Config):
     joules: Joules | None = None
     include: list[DeviceRef] = Field(default_factory=list)
     exclude: list[DeviceRef] = Field(default_factory=list)
-    critical_batch: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    critical_batch: Annotated[_Records | Literal["measured"], BeforeValidator(_critical_batch)] | None = None
     # Without quotes YAML 1.1 reads `off` as false.
     unused: Annotated[Literal["powered", "off"], BeforeValidator(lambda value: "off" if value is False else value)] = (
         "powered"

@@ -62,6 +62,7 @@ class FakePlanner:
         self.lost: list[str] = []
         self.known: dict[str, float] = {}
         self.changed: list[tuple[dict[str, Sequence[tuple[int, float]]], PlannedAgain]] = []
+        self.follows_noise = False
 
     def next_trial(self) -> Trial | None:
         while self._wanted:

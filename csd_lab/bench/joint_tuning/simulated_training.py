@@ -165,7 +165,7 @@ class _NoScreening:
     def __init__(self) -> None:
         self.conduct = Conduct(lambda *_: None)
         self.screen = SimpleNamespace(state=dict, load_state=lambda _: None)
-        self.noise = SimpleNamespace(records=None)
+        self.noise = SimpleNamespace(records=None, state=tuple, load_state=lambda _: None)
 
 
 @dataclass
@@ -324,10 +324,11 @@ def simulate_training(request: RunRequest, world: SimulatedWorld) -> SimulatedTr
         ConfigurationError: nothing that was asked for can be.
     """
     simulation = Simulation(request, world)
-    rounds = asyncio.run(_rounds(simulation.begin()))
-    run = simulation.run
-    run.joules.extend(sum(sum(part.values()) for part in _joules(record)) for record in rounds)
-    run.transfer_changes.extend(change for record in rounds for change in record.transfer_changes)
+    run, rounds = simulation.run, asyncio.run(_rounds(simulation.begin()))
+    for record in rounds:
+        parts = [*(part.energy_joules for part in record.devices), *record.energy_joules.values()]
+        run.joules.append(sum(sum(part.values()) for part in parts))
+        run.transfer_changes += record.transfer_changes
     return run
 
 
@@ -350,10 +351,9 @@ class Simulation:
 
     def begin(self) -> Training:
         """Return its training, with the cut looked at between steps where the product does."""
-        request = self._request
-        if (cut := first_cut(request, None)) is None:
-            return self._make(request)
-        training = review_cut(request, cut, self._make, self._make, lambda *told: self.run.notes.append(told[-1]))
+        if (cut := first_cut(self._request, None)) is None:
+            return self._make(self._request)
+        training = review_cut(self._request, cut, self._make, self._make, lambda *told: self.run.notes.append(told[-1]))
         _time(training, "_look", self.run)
         return training
 
@@ -398,7 +398,3 @@ async def _rounds(training: Training) -> list[RoundRecord]:
     while not training.done:
         records.append(msgspec.structs.replace(await training.run_round(), spans=[]))
     return records
-
-
-def _joules(record: RoundRecord) -> list[Mapping[str, float]]:
-    return [*(part.energy_joules for part in record.devices), *record.energy_joules.values()]

@@ -89,6 +89,7 @@ class StepCost:
         array_seconds: of the step.
         joules: node -> energy, of the host and of every drive that is powered.
         missing: nodes that were late, lost, or whose task failed.
+        noise_records: the gradient noise scale as of this step; None if it is not known.
     """
 
     records: Mapping[str, int]
@@ -96,6 +97,7 @@ class StepCost:
     array_seconds: float
     joules: Mapping[str, float]
     missing: frozenset[str] = frozenset()
+    noise_records: float | None = None
 
 
 @runtime_checkable

@@ -27,6 +27,7 @@ class ChosenTraining:
         levels: of them; None where nothing is looked at again.
         due: whether to look at who trains again: a level has changed for good, or somebody came or went.
         stale: whether its batches are of an exchange that takes another time now.
+        noise_records: the gradient noise scale, where it is news.
     """
 
     chosen: dict[int, int]
@@ -36,12 +37,14 @@ class ChosenTraining:
     levels: LevelChanges | None = None
     due: bool = False
     stale: bool = False
+    noise_records: float | None = None
     # Seconds in which each node is expected to compute a record with so many per step of all devices.
     _expected: tuple[tuple[int, ...], Mapping[str, float]] = field(default=((), {}))
 
     def begin(self, records: float, levels: LevelChanges | None) -> None:
         """Train from now on, on so many records in all, with what was seen of `levels`, or without any."""
         self.records, self.levels, self.due, self.stale, self._expected = records, levels, False, False, ((), {})
+        self.noise_records = None
 
     def is_kept(self, chosen: Mapping[int, int], here: npt.NDArray[np.bool]) -> bool:
         """Return whether a new choice, with its batches, is so like this one that who tunes it goes on."""

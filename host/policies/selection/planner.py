@@ -120,6 +120,11 @@ class Planner:
         configuration, own = self.cluster.trial_of(batches)
         return replace(trial, configuration=configuration, batches=own)
 
+    @property
+    def follows_noise(self) -> bool:
+        """Whether the critical batch is to be told with each further look."""
+        return self.rules.follows_noise
+
     def look_again(self, changed: Mapping[str, Sequence[tuple[int, float]]], again: PlannedAgain) -> None:
         """Plan what is left of a training, in which the level of some nodes has changed.
 
@@ -129,6 +134,8 @@ class Planner:
             again: what is left, and who trains.
         """
         self._again, self._attempts = replace(again, trials=len(self._history)), 0
+        if again.critical_batch is not None:
+            self.rules = replace(self.rules, critical_batch=again.critical_batch)
         if again.exchange:
             self._changed[EXCHANGE] = len(self._history), ()
         self._changed = {

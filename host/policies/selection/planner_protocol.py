@@ -18,6 +18,10 @@ class Decider(Protocol):
     def cluster(self) -> Cluster:
         """What it chooses from."""
 
+    @property
+    def follows_noise(self) -> bool:
+        """Whether the critical batch is to be told with each further look."""
+
     def next_trial(self) -> Trial | None:
         """Return what to measure next; None if enough is known."""
 

@@ -157,6 +157,8 @@ class PlanningTuner:
         self._trials.watch(cost)
         if self._training is not None:
             self._training.watch(cost, self._nodes)
+            if self._training.levels is not None and self._trials.is_news(cost.noise_records):
+                self._training.noise_records, self._training.due = cost.noise_records, True
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
@@ -187,8 +189,11 @@ class PlanningTuner:
         if changed or exchange:
             who = ", ".join([*changed, *["the exchange"] * exchange])
             self._notices.note(f"{who}: as fast as in the trials no more; who trains is looked at again")
+        if (noise := training.noise_records) is not None:
+            self._notices.note(f"the gradient noise scale is {noise:.3g} records; who trains is looked at again")
         margin = _MARGIN + _COST_STEPS / steps_left
-        self._trials.look_again(changed, PlannedAgain(share, margin, nodes, exchange=exchange, step=self._step))
+        left = PlannedAgain(share, margin, nodes, exchange=exchange, step=self._step, critical_batch=noise)
+        self._trials.look_again(changed, left)
         self._before, self._training = training, None
         reason = self._go_on()
         return self._retune(before, reason) if self._training is not training else None

@@ -59,6 +59,7 @@ class SelectionRules:
         batch_size: of every node; None: STANNIS chooses.
         tuning: how STANNIS chooses.
         critical_batch: records of a step beyond which more of them hardly save steps; None: a record is a record.
+        follows_noise: whether it is the gradient noise scale, as measured by the time of each further look.
     """
 
     preference: Preference
@@ -70,6 +71,7 @@ class SelectionRules:
     batch_size: int | None = None
     tuning: TuningSection = field(default_factory=TuningSection)
     critical_batch: float | None = None
+    follows_noise: bool = False
 
     def __post_init__(self) -> None:
         """Check them.
@@ -106,6 +108,7 @@ class PlannedAgain:
         trials: that were taken before.
         exchange: whether the exchange takes another time than it did in these.
         step: after which it is looked at.
+        critical_batch: as measured by then; None if that is no news.
     """
 
     share: float = 1.0
@@ -114,6 +117,7 @@ class PlannedAgain:
     trials: int = 0
     exchange: bool = False
     step: int = 0
+    critical_batch: float | None = None
 
 
 @dataclass(frozen=True)

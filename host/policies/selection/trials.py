@@ -18,6 +18,8 @@ from host.policies.selection.selection_rules import PlannedAgain, SelectionPlan
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
 _MOST_ODD = 8
+# A gradient noise scale is another one if it differs by this factor.
+_OTHER_SCALE = 2.0
 
 
 class Observed(msgspec.Struct, frozen=True, tag=True):
@@ -194,6 +196,14 @@ class Trials:
         """The step before which what is left is not looked at again: each time for twice as long."""
         looks = [call.again.step for call in self._calls if isinstance(call, LookAgain)]
         return looks[-1] + STEPS_FOR_GOOD * 2 ** (len(looks) - 1) if looks else 0
+
+    def is_news(self, noise_records: float | None) -> bool:
+        """Return whether to look again at a gradient noise scale that is another one than by which was decided."""
+        if not self.planner.follows_noise or noise_records is None or not noise_records > 0:
+            return False
+        told = [call.again.critical_batch for call in self._calls if isinstance(call, LookAgain)]
+        known = next((each for each in reversed(told) if each is not None), None)
+        return known is None or not 1 / _OTHER_SCALE < noise_records / known < _OTHER_SCALE
 
     @property
     def behind(self) -> bool:

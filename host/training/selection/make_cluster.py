@@ -182,7 +182,8 @@ def section_rules(section: PlannerSection, batch_size: int | None, tuning: Tunin
         steps=section.steps,
         batch_size=batch_size,
         tuning=tuning,
-        critical_batch=section.critical_batch,
+        critical_batch=None if section.critical_batch == "measured" else section.critical_batch,
+        follows_noise=section.critical_batch == "measured",
     )
 
 

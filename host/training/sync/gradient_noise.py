@@ -13,7 +13,7 @@ kind, what drives differ by counts as noise, and the scale is too large.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +35,19 @@ class NoiseScale:
         """In records of a step; None in the first steps, and where the noise hides the gradient."""
         known = self._steps >= LEAST_STEPS and self._signal > 0
         return max(0.0, self._noise / self._signal) if known else None
+
+    def state(self) -> tuple[int, float, float]:
+        """Return what it goes by, as JSON takes it."""
+        return self._steps, self._noise, self._signal
+
+    def load_state(self, state: Sequence[float]) -> None:
+        """Go on from `state`.
+
+        Raises:
+            TypeError, ValueError: it is none.
+        """
+        steps, noise, signal = map(float, state)
+        self._steps, self._noise, self._signal = int(steps), noise, signal
 
     def observe(self, step: Mapping[str, GradientSample]) -> None:
         """Take a step; one in which fewer than two drives had records says nothing."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -321,10 +321,10 @@ class StepBatches:
             self._announce(in_force, retune, before, ledger)
         return retune
 
-    def watch(self, result: StepResult) -> None:
-        """Show a tuner that chooses devices what a step cost."""
+    def watch(self, result: StepResult, noise_records: float | None = None) -> None:
+        """Show a tuner that chooses devices what a step cost, and the gradient noise scale."""
         if self.selector is not None:
-            self.selector.watch(result.cost)
+            self.selector.watch(replace(result.cost, noise_records=noise_records))
 
     def rate_of(self, dealt: StepAssignment) -> Callable[[int], float]:
         """Return what says the learning rate of a step by the records in its gradient."""

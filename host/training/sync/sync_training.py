@@ -211,6 +211,7 @@ class SyncTraining:
             **self._progress.state(),
             **self._batches.state(),
             "screen": self._stepper.screening.screen.state(),
+            "noise": self._stepper.screening.noise.state(),
             "communication": self._transfers.policy.tuner.state(),
         }
         if self._together is not None:
@@ -243,6 +244,7 @@ class SyncTraining:
             self._progress.load_state(progress)
             self._batches.load_state(progress)
             self._stepper.screening.screen.load_state(progress.get("screen", {}))
+            self._stepper.screening.noise.load_state(progress.get("noise", (0, 0.0, 0.0)))
             self._transfers.policy.tuner.load_state(progress.get("communication", {}))
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
@@ -283,7 +285,7 @@ class SyncTraining:
         if begun.dealt.comparable and not self.is_deciding:
             await self._see(seconds, sending, logs, result.accounted)
         self._tables.look_at_memory(result.accounted.devices)
-        batches.watch(result)
+        batches.watch(result, self._stepper.screening.noise.records)
         batches.sampler.epoch_open = self._ahead is not None or batches.has_more
         # A step that is announced already keeps the batches that it has.
         in_force = number + (1 if self._ahead is None else 2)

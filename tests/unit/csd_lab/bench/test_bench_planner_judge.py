@@ -71,6 +71,7 @@ class Fixed:
         self.truth, self.number, self.tries, self.factor = truth, number, list(tries), factor
         self.cluster = truth.world.cluster
         self.seen: list[TrialStep] = []
+        self.follows_noise = False
 
     def __call__(self, cluster: Cluster, rules: SelectionRules, records: float) -> "Fixed":
         assert cluster == self.truth.world.cluster

@@ -80,7 +80,9 @@ def test_its_rules_are_what_it_says() -> None:
     rules = section_rules(written, None, TuningSection(margin=0.1))
     assert (rules.preference.time, rules.preference.energy, rules.preference.power) == (2, 1, 0)
     assert (rules.steps, rules.batch_size, rules.tuning.margin) == (7, None, 0.1)
-    assert rules.critical_batch == 500
+    assert (rules.critical_batch, rules.follows_noise) == (500, False)
+    measured = section_rules(section(critical_batch="measured"), None, TuningSection())
+    assert (measured.critical_batch, measured.follows_noise) == (None, True)
     assert section_rules(section(), None, TuningSection()).critical_batch is None
     asked = rules.constraints
     assert (asked.deadline_seconds, asked.watts, asked.joules) == (600, 450, 7200)
@@ -99,7 +101,10 @@ def test_what_it_cannot_be_is_named_with_its_remedy(subtests: pytest.Subtests) -
         ({"joules": "3 W"}, "has the unit 'W', which does not fit here"),
         ({"include": ["a"], "exclude": ["a"]}, "a: is both in include and in exclude"),
         ({"steps": -1}, "steps: Input should be greater than or equal to 0"),
-        ({"critical_batch": 0}, "critical_batch: Input should be greater than 0"),
+        ({"critical_batch": 0}, "critical_batch: 0 is no number of records; write one more than 0, or measured"),
+        ({"critical_batch": "much"}, "critical_batch: 'much' is no number of records"),
+        ({"critical_batch": "nan"}, "critical_batch: 'nan' is no number of records"),
+        ({"critical_batch": True}, "critical_batch: True is no number of records"),
         ({"unused": "gone"}, "unused: Input should be 'powered' or 'off'"),
         ({"prefers": "time"}, "prefers: unknown key; did you mean 'prefer'?"),
     ]:

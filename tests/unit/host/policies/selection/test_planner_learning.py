@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from host.config.preference import NAMED, Preference
 from host.policies.selection.cluster import Cluster, Estimate
 from host.policies.selection.planner import Planner
-from host.policies.selection.selection_rules import SelectionRules
+from host.policies.selection.selection_rules import PlannedAgain, SelectionRules
 from tests.support.examples import examples
 from tests.support.planner_clusters import clusters, make_cluster
 
@@ -31,6 +31,20 @@ def test_the_smaller_the_critical_batch_the_smaller_the_step(
 ) -> None:
     batches = [records(chosen(cluster, preference, each)) for each in (critical, critical * larger, 1e12, None)]
     assert batches[0] <= batches[1] <= batches[2] == batches[3]
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(clusters(most=3), PREFERENCES, st.floats(1, 1e4), st.floats(1, 1e4))
+def test_a_scale_that_is_told_later_decides_as_one_that_was_known(
+    cluster: Cluster, preference: Preference, before: float, told: float
+) -> None:
+    planner = Planner(cluster, SelectionRules(preference, follows_noise=True), RECORDS)
+    assert planner.follows_noise
+    assert planner.decide().chosen == chosen(cluster, preference, None)
+    for scale in (before, told):
+        planner.look_again({}, PlannedAgain(critical_batch=scale))
+    planner.look_again({}, PlannedAgain())  # no news
+    assert planner.decide().chosen == chosen(cluster, preference, told)
 
 
 def test_a_larger_batch_does_not_win_on_records_a_second_alone() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -400,17 +402,33 @@ def test_what_is_thought_beside_the_loop_is_told_when_it_is_over_and_in_order() 
     assert len(told.notes) == 2
 
 
-def slowed(world: World, steps: int, *, slow: str = "csd-00", factor: float = 3.0) -> list[Retune | None]:
-    """Take steps in which a node takes longer for its records."""
+def slowed(
+    world: World, steps: int, *, slow: str = "csd-00", factor: float = 3.0, noise: float | None = None
+) -> list[Retune | None]:
+    """Take steps in which a node takes longer for its records, with a gradient noise scale."""
     retunes = []
     for _ in range(steps):
         world.step += 1
         batches = world.tuner.batches
         seconds = np.where(batches > 0, batches / 4.0, np.nan)
         seconds[NODES.index(slow)] *= factor
-        world.tuner.watch(cost(world.training))
+        world.tuner.watch(replace(cost(world.training), noise_records=noise))
         retunes.append(world.tuner.observe(world.step, seconds, 1000 - world.step))
     return retunes
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_noise_scale_that_is_news_has_the_choice_looked_at_again_if_the_job_asks_for_it(follows: bool) -> None:
+    world = World((2, 0, 0), (0, 1, 0))
+    world.train()
+    world.planner.follows_noise = follows
+    looks = []
+    for scale in (None, 0.0, math.nan, 40.0, 60.0, 25.0, 90.0, 90.0):
+        slowed(world, 60, factor=1.0, noise=scale)
+        looks.append([again.critical_batch for _, again in world.planner.changed])
+    told = [40.0] * follows
+    both = [40.0, 90.0] * follows
+    assert looks == [[], [], [], told, told, told, both, both]
 
 
 def test_a_level_that_changed_for_good_has_the_choice_looked_at_again_and_a_blip_has_not() -> None:

@@ -1,5 +1,7 @@
 """The gradient noise scale, against gradients of which it is known."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -71,3 +73,13 @@ def test_it_follows_a_training_in_which_noise_grows() -> None:
     assert scale.records is not None
     assert early == pytest.approx(20.0, rel=0.2)
     assert scale.records == pytest.approx(100.0, rel=0.2)
+
+
+@given(st.integers(0, 2 * MEMORY), st.integers(0, 1000))
+def test_it_goes_on_from_its_state(steps: int, seed: int) -> None:
+    whole, resumed = NoiseScale(), NoiseScale()
+    observe(whole, [4, 9], 20.0, steps, seed)
+    resumed.load_state(json.loads(json.dumps(whole.state())))
+    for scale in (whole, resumed):
+        observe(scale, [4, 9], 20.0, 3, seed + 1)
+    assert resumed.records == whole.records
