@@ -44,9 +44,7 @@ def plan(
     joules: Annotated[str | None, typer.Option(metavar="ENERGY", help="the training takes no more: 20 kJ")] = None,
     include: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must train; may be given again")] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must not; may be given again")] = None,
-    critical_batch: Annotated[
-        str | None, typer.Option(metavar="RECORDS", help="larger steps hardly learn more by record; or measured")
-    ] = None,
+    critical_batch: Annotated[str | None, typer.Option(metavar="N", help="larger steps learn less; measured")] = None,
     unused_off: Annotated[bool, typer.Option("--unused-off", help="drives that do not train draw no power")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="go on with what was chosen, to the end")] = False,
     from_tables: FromTables = False,
