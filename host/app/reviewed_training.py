@@ -77,7 +77,8 @@ class ReviewedTraining:
         if self._training.is_deciding or step.late or step.lost:
             return False
         batches = {part.device: part.batch_size for part in step.devices}
-        changed = self._watch.observe(batches, step.slowest_seconds, step.array_seconds)
+        tail_seconds = 0.0 if step.placement is None else step.placement.tail_seconds
+        changed = self._watch.observe(batches, step.slowest_seconds + tail_seconds, step.array_seconds)
         return changed and step.step >= self._cut.next_step
 
     async def _look(self) -> None:
@@ -86,9 +87,10 @@ class ReviewedTraining:
         self._watch.begin()
         try:
             found = await asyncio.to_thread(self._review.look, self._cut, steps)
-            if found.cut.layer != self._cut.layer:
-                self._go_on(await asyncio.to_thread(self._prepare, found.cut))
-                self._on_note(found.reason)
+            if found.cut == self._cut:
+                return
+            self._go_on(await asyncio.to_thread(self._prepare, found.cut))
+            self._on_note(found.reason)
             self._cut = found.cut
         except CsdError as error:
             self._on_note(f"the model stays cut as it is: {error}")
@@ -111,7 +113,7 @@ class ReviewedTraining:
             CheckpointError: it is of another model, optimiser or mode.
         """
         if (cut := cut_of(state)) is not None:
-            if cut.layer != self._cut.layer:
+            if cut.changes:
                 self._go_on(self._prepare(cut))
             self._cut, self._watch = cut, _convert(state.progress.get(_LINK, {}), LinkWatch)
         self._training.restore(state)
@@ -139,14 +141,14 @@ def _convert(told: object, kind: type[S]) -> S:
 def first_cut(request: RunRequest, state: TrainingState | None) -> CutInForce | None:
     """Return where a model is cut whose cut is looked at again while the run goes on; None if it stays.
 
-    It is looked at again if it was left to a policy, in this run or in the one that `state` is of, and no slice is on
-    its way between steps.
+    It is looked at again if it was left to a policy, in this run or in the one that `state` is of, no slice is on its
+    way between steps, and no virtual machine counts the steps of the job as it was.
     """
     decided, before = request.decision, None if state is None else cut_of(state)
     policy = None if decided is None else decided.policy
     if before is not None:
         policy = before.policy
-    if policy is None or request.communication.overlap:
+    if policy is None or request.communication.overlap or request.config.sampled:
         return None
     return CutInForce(None if request.placed is None else request.placed.layer, 1.0, policy)
 
@@ -154,8 +156,8 @@ def first_cut(request: RunRequest, state: TrainingState | None) -> CutInForce | 
 def review_cut(
     request: RunRequest,
     cut: CutInForce,
+    begin: SyncTraining,
     make: Callable[[RunRequest], SyncTraining],
-    make_elsewhere: Callable[[RunRequest], SyncTraining],
     on_event: OnEvent,
 ) -> ReviewedTraining:
     """Return the training of a run whose cut is looked at between steps.
@@ -163,16 +165,16 @@ def review_cut(
     Args:
         request: the run as planned.
         cut: where its model is cut.
-        make: makes the training of the run as planned.
-        make_elsewhere: and of one that goes on with another cut.
+        begin: the training of the run as planned.
+        make: makes that of one that goes on with another cut.
         on_event: told of changes.
     """
     store = find_tables(request.config)
     return ReviewedTraining(
-        make(request),
+        begin,
         cut,
-        SplitReview(request, request.communication, store),
+        SplitReview(request, store),
         lambda found: prepare_with_cut(request, found, store),
-        make_elsewhere,
+        make,
         lambda text: on_event(HOST, EventKind.NOTE, text),
     )

@@ -214,13 +214,13 @@ class TrainingRun:
             )
         participants = make_participants(request, self._fleet, self._list_existing, on_event, self._failures)
 
-        def make(request: RunRequest) -> SyncTraining:
+        def make(request: RunRequest, planned: PlannedRun | None) -> SyncTraining:
             self._counter = make_counter(request, machines, accountant, on_event)
             training = make_sync_training(
                 *(request, participants, accountant, faults),
                 lambda log: self._recorder.add_slices(log.records()),
                 RunGuide(
-                    None if self._planned is None else self._planned.tuner,
+                    None if planned is None else planned.tuner,
                     *(self._over, self._recorder.add_step, self._recorder.add_retune),
                 ),
                 together,
@@ -229,13 +229,15 @@ class TrainingRun:
             return training
 
         def make_elsewhere(request: RunRequest) -> SyncTraining:
-            accountant.change_cut(make_accountant(request.config, request.models, overlap_of(request), request.cycles))
-            self._bands = make_round_bands(request.config, accountant.time)
-            self._planned = self._plan_devices(request, only=False)
-            return make(request)
+            made = make_accountant(request.config, request.models, overlap_of(request), request.cycles)
+            planned = self._plan_devices(request, only=False)
+            training = make(request, planned)
+            accountant.change_cut(made)
+            self._planned, self._bands = planned, make_round_bands(request.config, accountant.time)
+            return training
 
-        cut = None if together is not None else first_cut(request, state)
-        return make(request) if cut is None else review_cut(request, cut, make, make_elsewhere, on_event)
+        cut, first = None if together is not None else first_cut(request, state), make(request, self._planned)
+        return first if cut is None else review_cut(request, cut, first, make_elsewhere, on_event)
 
     def _over(self) -> bool:
         """Whether the run ends before its training is done."""

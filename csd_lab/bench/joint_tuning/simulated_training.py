@@ -336,8 +336,7 @@ class Simulation:
     """One run.
 
     Attributes:
-        run: what it took so far.
-        progress: how far it is.
+        run, progress: what it took so far, and how far it is.
     """
 
     def __init__(self, request: RunRequest, world: SimulatedWorld) -> None:
@@ -351,9 +350,10 @@ class Simulation:
 
     def begin(self) -> Training:
         """Return its training, with the cut looked at between steps where the product does."""
-        if (cut := first_cut(self._request, None)) is None:
-            return self._make(self._request)
-        training = review_cut(self._request, cut, self._make, self._make, lambda *told: self.run.notes.append(told[-1]))
+        cut, first = first_cut(self._request, None), self._make(self._request)
+        if cut is None:
+            return first
+        training = review_cut(self._request, cut, first, self._make, lambda *told: self.run.notes.append(told[-1]))
         _time(training, "_look", self.run)
         return training
 

@@ -27,7 +27,7 @@ class ChosenTraining:
         levels: of them; None where nothing is looked at again.
         due: whether to look at who trains again: a level has changed for good, or somebody came or went.
         stale: whether its batches are of an exchange that takes another time now.
-        noise_records: the gradient noise scale, where it is news.
+        noise_records: the gradient noise scale as of the last step.
     """
 
     chosen: dict[int, int]
@@ -44,7 +44,6 @@ class ChosenTraining:
     def begin(self, records: float, levels: LevelChanges | None) -> None:
         """Train from now on, on so many records in all, with what was seen of `levels`, or without any."""
         self.records, self.levels, self.due, self.stale, self._expected = records, levels, False, False, ((), {})
-        self.noise_records = None
 
     def is_kept(self, chosen: Mapping[int, int], here: npt.NDArray[np.bool]) -> bool:
         """Return whether a new choice, with its batches, is so like this one that who tunes it goes on."""
@@ -55,6 +54,7 @@ class ChosenTraining:
 
     def watch(self, cost: StepCost, nodes: Sequence[str]) -> None:
         """Take what a step cost the whole array, unless its batches are others, as in an epoch's last step."""
+        self.noise_records = cost.noise_records
         wanted = {nodes[n]: own for n, own in zip(self.chosen, self.inner.batches.tolist(), strict=True) if own}
         if self.levels is not None and not cost.missing and dict(cost.records) == wanted:
             longest = max(cost.compute_seconds.values(), default=0.0)

@@ -157,8 +157,6 @@ class PlanningTuner:
         self._trials.watch(cost)
         if self._training is not None:
             self._training.watch(cost, self._nodes)
-            if self._training.levels is not None and self._trials.is_news(cost.noise_records):
-                self._training.noise_records, self._training.due = cost.noise_records, True
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
@@ -171,6 +169,8 @@ class PlanningTuner:
             own = np.asarray(compute_seconds)[list(training.chosen)]
             retune = training.inner.observe(step, own, steps_left)
             training.watch_levels(self._nodes, before, own, steps_left or 0, self._trials.record_seconds)
+            if training.levels is not None and (steps_left or 0) > STEPS_FOR_GOOD:
+                training.due = training.due or self._trials.is_news(training.noise_records)
             return None if retune is None else self._widen(retune)
         if self._trials.error is not None:
             return None
@@ -189,7 +189,8 @@ class PlanningTuner:
         if changed or exchange:
             who = ", ".join([*changed, *["the exchange"] * exchange])
             self._notices.note(f"{who}: as fast as in the trials no more; who trains is looked at again")
-        if (noise := training.noise_records) is not None:
+        noise = training.noise_records if self._trials.is_news(training.noise_records) else None
+        if noise is not None:
             self._notices.note(f"the gradient noise scale is {noise:.3g} records; who trains is looked at again")
         margin = _MARGIN + _COST_STEPS / steps_left
         left = PlannedAgain(share, margin, nodes, exchange=exchange, step=self._step, critical_batch=noise)

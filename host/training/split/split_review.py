@@ -12,13 +12,14 @@ from csd_emu.perfmodel.split.split_problem import DeviceCost, SplitProblem
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from firmware_agent.common.layer_names import find_layer
+from firmware_agent.common.send_queue import TransferSettings
 from host.core.records import StepRecord
 from host.policies.split.cut_table import CutTable
 from host.training.job_inputs import JobInputs
 from host.training.split.decide_cut import choice_for, settle
 from host.training.split.make_problem import make_situation
-from host.training.split.split_request import of_run
-from host.training.transfer_policy import TransferPolicy
+from host.training.split.split_request import PlacementRequest, of_run
+from host.training.transfer_policy import choose_communication
 
 # The link has changed if its bandwidth has by this factor; another cut must then win this one.
 _CHANGED, _GAIN = 1.5, 1.1
@@ -34,7 +35,7 @@ class CutInForce:
 
     Attributes:
         layer: the host's first one; None with nothing moved.
-        link_share: bandwidth that it was decided for, over the array file's.
+        link_share: bandwidth that it, and the run with it, was planned for, over the array file's.
         policy: the split policy that decides.
         changes: how often it was changed.
         next_step: the first behind which it may be changed again.
@@ -58,9 +59,9 @@ class CutReview:
 class SplitReview:
     """Looks at a job's cut again; one instance per run."""
 
-    def __init__(self, inputs: JobInputs, communication: TransferPolicy, store: CalibrationStore) -> None:
-        """Take the job with its model and data, how its steps are sent, and the calibration tables."""
-        self._inputs, self._communication, self._store = inputs, communication, store
+    def __init__(self, inputs: JobInputs, store: CalibrationStore) -> None:
+        """Take the job with its model and data, and the calibration tables."""
+        self._inputs, self._store = inputs, store
 
     def look(self, cut: CutInForce, steps: Sequence[StepRecord]) -> CutReview:
         """Return what holds after these steps, all with the same batches.
@@ -71,18 +72,23 @@ class SplitReview:
         Raises:
             CsdError: what it rests on cannot be known here.
         """
-        request = of_run(self._inputs, self._communication, self._store)
+        request = self._request(self._inputs)
         batches = {part.device: part.batch_size for part in steps[-1].devices}
         request = replace(request, batches={name: batches.get(name, 0) for name in request.batches})
+        if request.sending is not None and (sent := steps[-1].sending) is not None:
+            request = replace(request, sending=TransferSettings("priority", sent.slice_bytes, sent.credit_bytes))
         problem = _as_computed(make_situation(request, self._store), cut.layer, steps)
         share = fit_link_share(problem, cut.layer, statistics.median(step.array_seconds for step in steps))
         if share is None or 1 / _CHANGED < share / cut.link_share < _CHANGED:
             return CutReview(cut)
-        return self._decide(replace(cut, link_share=share), steps[-1].step)
+        return self._decide(cut, share, steps[-1].step)
 
-    def _decide(self, cut: CutInForce, step: int) -> CutReview:
-        config = at_link_share(self._inputs.config, cut.link_share)
-        request = of_run(replace(self._inputs, config=config), self._communication, self._store)
+    def _request(self, inputs: JobInputs) -> PlacementRequest:
+        communication = choose_communication(inputs.config, inputs.job, inputs.models, inputs.evaluator)
+        return of_run(inputs, communication, self._store)
+
+    def _decide(self, cut: CutInForce, share: float, step: int) -> CutReview:
+        request = self._request(replace(self._inputs, config=at_link_share(self._inputs.config, share)))
         best = settle(request, self._store, cut.policy)
         if best.decision.layer == cut.layer:
             return CutReview(cut)
@@ -90,9 +96,9 @@ class SplitReview:
         if gain < _GAIN:
             return CutReview(cut)
         next_step, changes = step + FIRST_WAIT_STEPS * 2**cut.changes, cut.changes + 1
-        later = replace(cut, layer=best.decision.layer, changes=changes, next_step=next_step)
+        later = CutInForce(best.decision.layer, share, cut.policy, changes, next_step)
         where = "every layer on the drives" if later.layer is None else f"cut before {later.layer!r}"
-        link = f"the link carries {cut.link_share:.0%} of the array file's bandwidth"
+        link = f"the link carries {share:.0%} of the array file's bandwidth"
         reason = f"placement: {cut.policy}: {where}: {link}; {gain:.3g} times the records a second are expected"
         return CutReview(later, reason)
 
@@ -126,20 +132,26 @@ def _number_of(problem: SplitProblem, layer: str | None) -> int:
 
 
 def _as_computed(problem: SplitProblem, layer: str | None, steps: Sequence[StepRecord]) -> SplitProblem:
-    """Return the problem with drives that compute for as long as they were seen to."""
+    """Return the problem with drives, and a host, that compute for as long as they were seen to."""
     amounts, cut = CutTable(problem, 0.0).amounts, _number_of(problem, layer)
     expected = (amounts.forward_seconds + amounts.backward_seconds + amounts.encode_seconds)[:, cut].tolist()
     seen: dict[str, list[float]] = {}
     for part in (part for step in steps for part in step.devices):
         seen.setdefault(part.device, []).append(part.compute_seconds)
     pairs = zip(problem.drives, expected, strict=True)
-    return replace(
-        problem, drives=tuple(_scaled(drive, statistics.median(seen[drive.device]), own) for drive, own in pairs)
-    )
+    drives = tuple(_scaled(drive, _ratio(statistics.median(seen[drive.device]), own)) for drive, own in pairs)
+    tails = [step.placement.tail_seconds for step in steps if step.placement is not None]
+    by = _ratio(statistics.median(tails), float(amounts.host_seconds[cut])) if tails else 1.0
+    host = problem.host
+    host = replace(host, forward_seconds=by * host.forward_seconds, backward_seconds=by * host.backward_seconds)
+    return replace(problem, drives=drives, host=host)
 
 
-def _scaled(drive: DeviceCost, seen_seconds: float, expected_seconds: float) -> DeviceCost:
-    by = seen_seconds / expected_seconds if expected_seconds > 0 and seen_seconds > 0 else 1.0
+def _ratio(seen_seconds: float, expected_seconds: float) -> float:
+    return seen_seconds / expected_seconds if expected_seconds > 0 and seen_seconds > 0 else 1.0
+
+
+def _scaled(drive: DeviceCost, by: float) -> DeviceCost:
     return replace(
         drive,
         forward_seconds=by * drive.forward_seconds,

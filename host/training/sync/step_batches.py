@@ -232,6 +232,8 @@ class StepBatches:
         self.expected = ExpectedSeconds(plan.nodes, plan.classes)
         self.here, self.first_records = set(range(len(plan.nodes))), 0
         self._job, self._nodes, self._on_event = plan.job, list(plan.nodes), on_event
+        # Of the tuner that was taken over from.
+        self._before: Batches | None = None
 
     def state(self) -> dict[str, Any]:
         """Return where they stand, the epoch's records included, as JSON takes it."""
@@ -249,14 +251,15 @@ class StepBatches:
         Raises:
             KeyError, TypeError, ValueError, msgspec.ValidationError: it is none.
         """
-        self.here, self.first_records = set(state["here"]), int(state["first_records"])
+        self.here, self.first_records, self._before = set(state["here"]), int(state["first_records"]), None
         self.expected.late_steps = Counter(state["late_steps"])
         self.tuner.load_state(state["tuner"])
         self.sampler.load_state(state)
 
     def take_over(self, other: StepBatches) -> None:
         """Deal on where `other` stands; who is here, and the batches, are found out anew."""
-        self.first_records = other.first_records
+        self.first_records, self.expected.late_steps = other.first_records, other.expected.late_steps
+        self._before = other.tuner.batches.copy()
         self.sampler.load_state(other.sampler.state())
 
     @property
@@ -280,10 +283,14 @@ class StepBatches:
         """Whether the epoch has records for these."""
         return self.sampler.has_more(self.current())
 
-    async def begin(self) -> None:
-        """Have a tuner that chooses devices think about its first step; another one has nothing to do."""
+    async def begin(self, step: int, ledger: RoundTotals) -> None:
+        """Have a tuner that chooses devices think about its first step; write down how one that took over begins."""
         if self.selector is not None and self.selector.is_computing:
             await self.consult(self.selector.begin)
+        if (before := self._before) is not None:
+            self._before = None
+            retune = Retune(self.tuner.batches, (), self.tuner.slowdowns, "begun anew with another cut", 0.0)
+            self._announce(step, retune, before, ledger)
 
     async def admit(self, number: int, present: Collection[str], ledger: RoundTotals) -> None:
         """Tell the tuner who has left and who is back since the last step."""

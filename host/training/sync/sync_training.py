@@ -137,7 +137,6 @@ class SyncTraining:
 
     def begin_round(self) -> None:
         """Begin one more round."""
-        self._progress.ended_seconds = time.monotonic()
         self._progress.ledger = self._next_ledger()
 
     async def take_steps(self, stop: Callable[[Sequence[StepRecord]], bool] = lambda _: False) -> bool:
@@ -145,20 +144,21 @@ class SyncTraining:
 
         `stop` is shown the round's steps after each; where it says so the rest waits for the next call.
         """
-        await self._batches.begin()
+        await self._batches.begin(self._progress.step + 1, self._ledger)
+        self._progress.ended_seconds = time.monotonic()
         while not self._is_over():
+            taken = len(self._ledger.steps)
             try:
                 self._progress.epochs += await self._run_step()
             except StateBehind as ahead:
                 await self._catch_up(ahead)
                 if self._progress.rounds != self._ledger.rounds and not self._ledger.steps:
-                    # It had no part in the rounds before.
-                    self._progress.ledger = self._next_ledger(self._progress.rounds - self.done)
+                    self._progress.ledger = self._next_ledger(self._progress.rounds - self.done)  # it had no part yet
             if self._ahead is not None or not self._ledger.steps:
                 continue
             if self._guide.pause():
                 return True
-            if stop(self._ledger.steps) and not self._is_over():
+            if len(self._ledger.steps) > taken and stop(self._ledger.steps) and not self._is_over():
                 return False
         return True
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from csd_lab.bench.joint_tuning import joint_cases, simulated_training
 from csd_lab.bench.joint_tuning.joint_cases import CUT, JointScenario, ScenarioWorld, request_of
@@ -15,7 +16,7 @@ from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from host.app import reviewed_training
 from host.app.prepare import RunRequest
 from host.app.reviewed_training import ReviewedTraining
-from host.core.records import StepRecord
+from host.core.records import DeviceStep, PlacementRecord, StepRecord
 from host.core.states.training_state import TrainingState
 from host.training.split import split_review
 from host.training.split.split_review import CutInForce, CutReview, SplitReview
@@ -40,11 +41,23 @@ def told(result: SimulatedTraining) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_link_that_is_cut_has_the_model_cut_elsewhere_and_back_and_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    changing = run()
+@pytest.mark.parametrize("schedule", ["fifo", "priority"])
+def test_a_link_that_is_cut_has_the_model_cut_elsewhere_and_back(schedule: str) -> None:
+    """After a change steps are sent otherwise, which is no change of the link."""
+    changing = run(communication=schedule)
     assert told(changing) == ["placement: auto: cut before '6'", "placement: auto: cut before '2'"]
-    assert "the link carries 10% of the array file's bandwidth" in changing.notes[0]
+    shares = [note.partition("the link carries ")[2].partition("%")[0] for note in changing.notes if "carries" in note]
+    assert shares == ["10", "100"]
+
+
+@pytest.mark.slow
+def test_a_cut_that_changes_pays_and_batches_that_it_changes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    changing = run()
     assert [step.step for step in changing.steps] == list(range(1, 61))
+    retuned = run(replace(SCENARIO, bandwidth=1e8), tuner="hypertune")
+    (begun,) = (each for each in retuned.retunes if each.reason == "begun anew with another cut")
+    of_step = {step.step: {part.device: part.batch_size for part in step.devices} for step in retuned.steps}
+    assert (of_step[begun.step - 1], of_step[begun.step]) == (begun.before, begun.after)
     assert {step.samples for step in changing.steps} == {96}
     monkeypatch.setattr(simulated_training, "first_cut", lambda *_: None)
     assert changing.records_per_second > 1.15 * run().records_per_second
@@ -128,6 +141,26 @@ def test_after_a_change_the_next_one_waits_ever_longer(monkeypatch: pytest.Monke
     monkeypatch.setattr(SplitReview, "look", look)
     run()
     assert [wait for wait in looked if wait] == [split_review.FIRST_WAIT_STEPS, 2 * split_review.FIRST_WAIT_STEPS]
+
+
+@pytest.mark.parametrize(("tail", "changed"), [(0.0, True), (0.5, False)])
+def test_a_host_that_takes_longer_is_no_change_of_the_link(tail: float, changed: bool) -> None:
+    """In the last steps, half a second is the host's, or is not."""
+    training = simulation().begin()
+    assert isinstance(training, ReviewedTraining)
+    record = PlacementRecord(
+        layer="2", layers=3, state_bytes=1, up_bytes=1, down_bytes=1, tail_seconds=0.01, clock="wall"
+    )
+    parts = [DeviceStep(device=name, batch_size=32, compute_seconds=0.01) for name in ("csd-00", "csd-01")]
+    due = []
+    for number in range(1, 8):
+        seen = structs.replace(record, tail_seconds=0.01 + tail * (number > 4))
+        seconds = 0.03 + 0.5 * (number > 4)
+        step = StepRecord(
+            step=number, loss=1.0, learning_rate=0.1, array_seconds=seconds, devices=parts, placement=seen
+        )
+        due.append(training._is_due([step]))
+    assert any(due) == changed
 
 
 def test_only_a_cut_that_was_left_to_a_policy_is_looked_at_again() -> None:
