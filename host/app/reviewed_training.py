@@ -87,7 +87,7 @@ class ReviewedTraining:
         self._watch.begin()
         try:
             found = await asyncio.to_thread(self._review.look, self._cut, steps)
-            if found.cut == self._cut:
+            if found is None:
                 return
             self._go_on(await asyncio.to_thread(self._prepare, found.cut))
             self._on_note(found.reason)
@@ -144,13 +144,10 @@ def first_cut(request: RunRequest, state: TrainingState | None) -> CutInForce | 
     It is looked at again if it was left to a policy, in this run or in the one that `state` is of, no slice is on its
     way between steps, and no virtual machine counts the steps of the job as it was.
     """
-    decided, before = request.decision, None if state is None else cut_of(state)
-    policy = None if decided is None else decided.policy
-    if before is not None:
-        policy = before.policy
-    if policy is None or request.communication.overlap or request.config.sampled:
+    decided = (None if state is None else cut_of(state)) or request.decision
+    if decided is None or request.communication.overlap or request.config.sampled:
         return None
-    return CutInForce(None if request.placed is None else request.placed.layer, 1.0, policy)
+    return CutInForce(None if request.placed is None else request.placed.layer, 1.0, decided.policy)
 
 
 def review_cut(

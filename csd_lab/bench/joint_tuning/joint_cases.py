@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.util.paths import Paths
 from csd_emu.util.record_shape import Shape
 from csd_lab.bench.harness import array_of
 from firmware_agent.common.layer_costs import LayerWork
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.slices import Array
-from host.app.prepare import RunRequest, make_inputs, prepare_loaded
+from host.app.prepare import RunRequest, find_tables, make_inputs, prepare_loaded
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import Dataset
@@ -203,7 +201,7 @@ def request_of(scenario: JointScenario, **keys: Any) -> RunRequest:
         }
     )
     config = scenario.array()
-    store = CalibrationStore(Paths.default().calibration).counting(config.core_model)
+    store = find_tables(config)
     resolved = ResolvedRun(config, job, spec)
     return prepare_loaded(resolved, make_inputs(config, job, spec, store, dataset, evaluator), store)
 

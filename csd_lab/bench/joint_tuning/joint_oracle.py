@@ -34,6 +34,7 @@ from csd_emu.util.paths import Paths
 from csd_lab.bench.joint_tuning.joint_cases import MODELS, JointScenario, ScenarioWorld, load_model
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.send_queue import TransferSettings
+from host.app.prepare import find_tables
 from host.core.device_time import TableModel, host_model
 from host.core.layer_time_shares import Shares, step_shares
 from host.training.host_room import host_bytes, host_room_bytes
@@ -92,7 +93,7 @@ class ScenarioOracle:
         self._profiles = [get_profile(device.profile) for device in self._config.list_devices()]
         self._cuts, self._shares = _cuts(scenario.model, batch_size)
         spec, dataset, _ = load_model(scenario.model)
-        store = CalibrationStore(Paths.default().calibration).counting(self._config.core_model)
+        store = find_tables(self._config)
         shape = MODELS[scenario.model].shape
         self._models = {
             name: TableModel(store.require(spec, shape, name), get_profile(name))

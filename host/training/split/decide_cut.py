@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from csd_emu.perfmodel.split.split_problem import SplitProblem
+from csd_emu.perfmodel.split.split_problem import LayerSplitCost, SplitProblem
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.profiles.profile import End
 from firmware_agent.common.errors import ConfigurationError
@@ -75,15 +75,19 @@ def settle(request: PlacementRequest, store: CalibrationStore, policy: str = AUT
     return replace(choice, decision=replace(choice.decision, policy=policy))
 
 
-def choice_for(request: PlacementRequest, store: CalibrationStore, layer: str | None) -> CutChoice:
+def choice_for(
+    request: PlacementRequest, store: CalibrationStore, layer: str | None, layers: tuple[LayerSplitCost, ...]
+) -> CutChoice:
     """Return what a run would be with this cut, None for nothing moved, with the batches planned for it.
+
+    `layers` are the model's.
 
     Raises:
         ConfigurationError: the cut does not fit.
     """
     planned = request.batches if layer is None or request.batches_for is None else request.batches_for(layer)
     request = replace(request, batches=planned)
-    situation = make_situation(request, store)
+    situation = make_situation(request, store, layers)
     return CutChoice(request, situation, decide_for(situation, layer))
 
 

@@ -50,10 +50,10 @@ class CutInForce:
 
 @dataclass(frozen=True)
 class CutReview:
-    """What a review found: the cut from now on, with `reason`, for people, if it is another one."""
+    """What a review found: another `cut` from now on, and the `reason`, for people."""
 
     cut: CutInForce
-    reason: str = ""
+    reason: str
 
 
 class SplitReview:
@@ -63,8 +63,8 @@ class SplitReview:
         """Take the job with its model and data, and the calibration tables."""
         self._inputs, self._store = inputs, store
 
-    def look(self, cut: CutInForce, steps: Sequence[StepRecord]) -> CutReview:
-        """Return what holds after these steps, all with the same batches.
+    def look(self, cut: CutInForce, steps: Sequence[StepRecord]) -> CutReview | None:
+        """Return what is better after these steps, all with the same batches; None if the cut stays.
 
         After each change of the cut the next one waits twice as many steps, so that a link that alternates costs ever
         less.
@@ -80,21 +80,22 @@ class SplitReview:
         problem = _as_computed(make_situation(request, self._store), cut.layer, steps)
         share = fit_link_share(problem, cut.layer, statistics.median(step.array_seconds for step in steps))
         if share is None or 1 / _CHANGED < share / cut.link_share < _CHANGED:
-            return CutReview(cut)
+            return None
         return self._decide(cut, share, steps[-1].step)
 
     def _request(self, inputs: JobInputs) -> PlacementRequest:
         communication = choose_communication(inputs.config, inputs.job, inputs.models, inputs.evaluator)
         return of_run(inputs, communication, self._store)
 
-    def _decide(self, cut: CutInForce, share: float, step: int) -> CutReview:
+    def _decide(self, cut: CutInForce, share: float, step: int) -> CutReview | None:
         request = self._request(replace(self._inputs, config=at_link_share(self._inputs.config, share)))
         best = settle(request, self._store, cut.policy)
         if best.decision.layer == cut.layer:
-            return CutReview(cut)
-        gain = best.records_per_second / choice_for(request, self._store, cut.layer).records_per_second
+            return None
+        own = choice_for(request, self._store, cut.layer, best.situation.layers)
+        gain = best.records_per_second / own.records_per_second
         if gain < _GAIN:
-            return CutReview(cut)
+            return None
         next_step, changes = step + FIRST_WAIT_STEPS * 2**cut.changes, cut.changes + 1
         later = CutInForce(best.decision.layer, share, cut.policy, changes, next_step)
         where = "every layer on the drives" if later.layer is None else f"cut before {later.layer!r}"

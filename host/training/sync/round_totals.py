@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +46,14 @@ class RoundTotals:
 
     Attributes:
         rounds: that were over before it.
-        begin_seconds: when it began, by the monotonic clock.
+        begin_seconds: when it began, by a clock of the caller's.
     """
 
-    def __init__(self, start_seconds: float, guide: RunGuide = PLANNED, rounds: int = 0) -> None:
+    def __init__(
+        self, start_seconds: float, guide: RunGuide = PLANNED, rounds: int = 0, begin_seconds: float = 0.0
+    ) -> None:
         """Begin at this moment of the array's time; `guide` is shown steps and retunes as they come."""
-        self.rounds, self.begin_seconds = rounds, time.monotonic()
+        self.rounds, self.begin_seconds = rounds, begin_seconds
         self.start_seconds = self._end_seconds = start_seconds
         self._guide = guide
         self.steps: list[StepRecord] = []

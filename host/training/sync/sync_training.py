@@ -137,7 +137,7 @@ class SyncTraining:
 
     def begin_round(self) -> None:
         """Begin one more round."""
-        self._progress.ledger = self._next_ledger()
+        self._progress.ledger = self._next_ledger(self._progress.rounds, time.monotonic())
 
     async def take_steps(self, stop: Callable[[Sequence[StepRecord]], bool] = lambda _: False) -> bool:
         """Take the steps of the round that goes on (see `run_round`); return whether it has all that it gets.
@@ -153,7 +153,8 @@ class SyncTraining:
             except StateBehind as ahead:
                 await self._catch_up(ahead)
                 if self._progress.rounds != self._ledger.rounds and not self._ledger.steps:
-                    self._progress.ledger = self._next_ledger(self._progress.rounds - self.done)  # it had no part yet
+                    rounds, begun = self._progress.rounds - self.done, self._ledger.begin_seconds
+                    self._progress.ledger = self._next_ledger(rounds, begun)  # it had no part in the rounds before
             if self._ahead is not None or not self._ledger.steps:
                 continue
             if self._guide.pause():
@@ -188,10 +189,9 @@ class SyncTraining:
         self._progress.end_round(self._ledger, accuracy)
         return test_loss
 
-    def _next_ledger(self, rounds: int | None = None) -> RoundTotals:
+    def _next_ledger(self, rounds: int, begin_seconds: float) -> RoundTotals:
         """Return the ledger of the round that goes on; of one taken over, without the steps that others have taken."""
-        before = self._progress.rounds if rounds is None else rounds
-        ledger = RoundTotals(self._accountant.array_seconds, self._guide, before)
+        ledger = RoundTotals(self._accountant.array_seconds, self._guide, rounds, begin_seconds)
         self._progress.count_missed(ledger)
         return ledger
 
