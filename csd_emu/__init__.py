@@ -1,1 +1,80 @@
-"""The emulated hardware: arrays, profiles, engines, images, templates and clocks."""
+"""csd-emu from Python: arrays of emulated computational storage drives that train.
+
+    import csd_emu as ce
+
+    with ce.Array(drives=3, engine="native") as array:
+        run = array.train(model="digits_cnn", data="digits", rounds=2)
+        print(run.accuracy, run.records_per_device_second, run.clock)
+
+Each name is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firmware_agent import __version__
+    from firmware_agent.common.errors import (
+        ConfigurationError,
+        CsdError,
+        DeviceError,
+        EnvironmentUnfit,
+        RunCancelled,
+        UserCodeFailed,
+    )
+    from host.app.python_api.commands import calibrate, plan, simulate
+    from host.app.python_api.open_array import Array
+    from host.app.python_api.run_handle import Run
+    from host.app.python_api.run_handle import open_run as open
+    from host.app.python_api.run_result import RunResult
+    from host.app.python_api.run_result import load_result as load
+
+__all__ = [
+    "Array",
+    "ConfigurationError",
+    "CsdError",
+    "DeviceError",
+    "EnvironmentUnfit",
+    "Run",
+    "RunCancelled",
+    "RunResult",
+    "UserCodeFailed",
+    "__version__",
+    "calibrate",
+    "load",
+    "open",
+    "plan",
+    "simulate",
+]
+_ERRORS, _API = "firmware_agent.common.errors", "host.app.python_api"
+_HOMES = {
+    "Array": f"{_API}.open_array",
+    "Run": f"{_API}.run_handle",
+    "RunResult": f"{_API}.run_result",
+    "__version__": "firmware_agent",
+    "calibrate": f"{_API}.commands",
+    "load": f"{_API}.run_result:load_result",
+    "open": f"{_API}.run_handle:open_run",
+    "plan": f"{_API}.commands",
+    "simulate": f"{_API}.commands",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what `name` stands for.
+
+    Raises:
+        AttributeError: it stands for nothing.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    module, _, own = _HOMES.get(name, _ERRORS).partition(":")
+    value = globals()[name] = getattr(importlib.import_module(module), own or name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the names that there are."""
+    return __all__

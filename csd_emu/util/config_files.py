@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
@@ -140,6 +140,14 @@ class RegisteredName:
         return name
 
 
+def list_keys(kind: type[BaseModel]) -> Iterator[str]:
+    """Yield the keys of a file, with dots between a section and its keys; without those of entries of lists."""
+    for name, field in kind.model_fields.items():
+        yield name
+        for section in _models_of(field) if get_origin(field.annotation) not in (list, dict) else ():
+            yield from (f"{name}.{key}" for key in list_keys(section))
+
+
 def load_config(path: Path, kind: type[Model]) -> Model:
     """Read the YAML file at `path` as a `kind`.
 
@@ -147,9 +155,18 @@ def load_config(path: Path, kind: type[Model]) -> Model:
         ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
             named with its key.
     """
+    return parse_config(load_mapping(path), kind, str(path))
+
+
+def load_mapping(path: Path) -> dict[str, Any]:
+    """Return the keys and values in the YAML file at `path`.
+
+    Raises:
+        ConfigurationError: the file cannot be read, is no YAML, or no mapping.
+    """
     if not isinstance(content := load_yaml(path, special=True), dict):
         raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
-    return parse_config(content, kind, str(path))
+    return content
 
 
 def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Model:

@@ -217,17 +217,17 @@ JOB = {{"model": "digits_cnn", "data": {{"source": "digits"}}, "rounds": 1, "bat
 
 
 def test_a_round_trains_on_all_records(csd_array):
-    assert csd_array.run(JOB).summary.samples == 1437
+    assert csd_array.train(JOB).summary.samples == 1437
 
 
 def test_two_rounds_cost_twice_as_much_device_time(csd_array):
-    result = csd_array.run(JOB, rounds=2)
+    result = csd_array.train(JOB, rounds=2)
     first, second = (part["records_per_device_second"] for part in result.rounds)
     assert abs(first / second - 1) < 0.02
 
 
 def test_a_run_repeats_to_the_bit(csd_array):
-    weights = [(csd_array.run(JOB).directory / "model.safetensors").read_bytes() for _ in range(2)]
+    weights = [(csd_array.train(JOB).directory / "model.safetensors").read_bytes() for _ in range(2)]
     assert weights[0] == weights[1]
 """
 

@@ -85,6 +85,10 @@ class PluginError(ConfigurationError):
     """Raised when a strategy or tuner of the user's own cannot be found, made or used."""
 
 
+class RunCancelled(CsdError):
+    """Raised when a run was cancelled by whoever had submitted it."""
+
+
 class UserCodeFailed(CsdError):
     """Raised when code of the user's failed while a run went on.
 

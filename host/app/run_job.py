@@ -74,10 +74,23 @@ class _Options:
     plan_only: bool
 
 
+@dataclass(frozen=True)
+class NewRun:
+    """Where the directory of a new run is made.
+
+    Attributes:
+        runs: folder of run directories.
+        opened: is told the directory.
+    """
+
+    runs: Path
+    opened: Callable[[Path], object] = lambda _: None
+
+
 def run_job(
     request: RunRequest,
     paths: Paths,
-    where: Path | ResumePoint,
+    where: NewRun | ResumePoint,
     progress: Progress,
     quiet: bool,
     stay: Stay | None = None,
@@ -88,7 +101,7 @@ def run_job(
     Args:
         request: what to run.
         paths: csd-emu's folders.
-        where: a new run makes its directory, or what a resumed run goes on from, in its own directory.
+        where: a new run makes its directory, or what a resumed run goes on from, in its own.
         progress: shown the stages.
         quiet: print nothing.
         stay: if drives, metrics and page shall stay until the process is interrupted, which is then the normal end.
@@ -99,8 +112,8 @@ def run_job(
         KeyboardInterrupt: the user ended it.
     """
     name = request.config.name
-    if not isinstance(where, ResumePoint):
-        check_writable(where)
+    if isinstance(where, NewRun):
+        check_writable(where.runs)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
         member = stack.enter_context(
             joined(
@@ -153,7 +166,7 @@ class _Run:
         engine: Engine,
         exporter: Exporter,
         history: History,
-        where: Path | ResumePoint,
+        where: NewRun | ResumePoint,
         options: _Options,
     ) -> None:
         self._request, self._folder, self._engine, self._exporter = request, folder, engine, exporter
@@ -249,8 +262,9 @@ class _Run:
             console.print(f"live page: {self._exporter.page_address}")
         if isinstance(self._where, ResumePoint):
             return await self._train_live(fleet, boot_seconds, self._where.directory)
-        with RunDirectory.create(self._where, self._request.config.name) as directory:
+        with RunDirectory.create(self._where.runs, self._request.job.run_name) as directory:
             self._recorder.open(directory)
+            self._where.opened(directory.path)
             self._write_configuration(fleet, directory)
             return await self._train_live(fleet, boot_seconds, directory)
 

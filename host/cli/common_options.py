@@ -46,6 +46,28 @@ PreferOption = Annotated[
         help="have the devices that train chosen, for this; weights are such as time=2,energy=1",
     ),
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="in place of the job file's key, with dots for sections: sync.precision=fp16; can be repeated",
+        autocompletion=lambda incomplete: complete_key(incomplete),
+    ),
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="of everything random, in place of the job file's")]
+NameOption = Annotated[str | None, typer.Option("--name", help="of the run and its directory; else the job file's")]
+DrivesOption = Annotated[
+    int | None, typer.Option("--drives", min=1, help="so many drives of one profile, in place of the array file's")
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        help="of these drives; newport if their number is given alone",
+        autocompletion=lambda incomplete: complete_profile(incomplete),
+    ),
+]
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
 Stay = Annotated[bool, typer.Option("--stay", help="stay in the foreground until Ctrl-C, which is the normal end")]
 Trust = Annotated[bool, typer.Option("--trust", help="use a run directory that belongs to another user")]
@@ -57,6 +79,14 @@ def complete_array(incomplete: str) -> list[str]:
     with contextlib.suppress(OSError):
         return list_beginning(incomplete, (path.name for path in Paths.default().arrays.iterdir() if path.is_dir()))
     return []
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """Return keys of a job file, with those of its sections."""
+    from csd_emu.util.config_files import list_keys
+    from host.config.job_file import JobConfig
+
+    return list_beginning(incomplete, (f"{key}=" for key in dict.fromkeys(list_keys(JobConfig))))
 
 
 def complete_profile(incomplete: str) -> list[str]:

@@ -17,9 +17,10 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.app.prepare import RunRequest, prepare_run
-from host.app.run_job import run_job
+from host.app.run_job import NewRun, run_job
 from host.cli.placement_report import PlanReport
 from host.config.job_file import read_job
+from host.config.overrides import given_keys
 from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console, figures_table, print_json, print_summary, print_whole
 from host.core.device_time import MODELLED
@@ -60,7 +61,8 @@ def read_planned(
         raise ConfigurationError(f"say what to plan: {what}")
     # All servers plan alike: any of them will do.
     first = None if servers is None else (servers, load_config(servers, ServersConfig).names[0])
-    return prepare_run(resolve_run(job, array, changes, JobChanges(tuner, planner=keys), first))
+    given = given_keys({"tuner": tuner}) | {f"planner.{key}": value for key, value in keys.items()}
+    return prepare_run(resolve_run(job, array, changes, JobChanges(given), first))
 
 
 def plan_from_tables(request: RunRequest) -> PlanReport:
@@ -99,7 +101,7 @@ def plan_devices(
         return plan_from_tables(request)
     if request.server_group is not None:
         raise ConfigurationError(f"--servers is planned with --from-tables, which starts nothing; {_MEASURED_IN_A_RUN}")
-    summary = run_job(request, paths, runs, progress, quiet, plan_only=not apply)
+    summary = run_job(request, paths, NewRun(runs), progress, quiet, plan_only=not apply)
     devices = read_plan(Path(summary.run_directory))
     if summary.failures and (devices is None or not apply):
         raise failed_run(summary.failures, summary.run_directory)

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from csd_emu.util.config_files import Config, Seconds, load_config, parse_config
+from csd_emu.util.config_files import Config, Seconds, load_mapping, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
+from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.config.plugins.plugin_section import StrategySection, TunerSection
 from host.config.sync_section import DisturbSection, SyncSection
 from host.core.datasets import check_source, is_path
+from host.core.plain_text import plain_name
 
 if TYPE_CHECKING:
     from firmware_agent.common.models import ModelSpec
@@ -104,6 +106,7 @@ class JobConfig(Config):
         epochs: passes over the shard per round.
         batch_size, learning_rate, momentum: of SGD in the drive.
         seed: of everything random.
+        name: of its runs, by which their directories are called; else the job file's.
         checkpoint: how often a run writes down what it needs to be resumed.
         target: optional; without it a run succeeds when its rounds are done.
         watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
@@ -138,6 +141,7 @@ class JobConfig(Config):
     learning_rate: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
@@ -147,6 +151,11 @@ class JobConfig(Config):
     def tuner_name(self) -> str:
         """The tuner's name, as a person reads it."""
         return self.tuner if isinstance(self.tuner, str) else self.tuner.name
+
+    @property
+    def run_name(self) -> str:
+        """What a run of the job is called: by its name, else by its model."""
+        return self.name or plain_name(self.model.partition(":")[0].rpartition("/")[2].removesuffix(".py"))
 
     def rules(self) -> Mapping[str, object]:
         """Return the rule of its watchdog."""
@@ -171,32 +180,33 @@ def check_mode(job: JobConfig, where: str) -> None:
         )
 
 
-def read_job(path: Path) -> JobConfig:
-    """Read a job file; its model is not looked at.
+def read_job(path: Path, keys: Mapping[str, Any] = NO_KEYS) -> JobConfig:
+    """Read a job file, with `keys` in place of its own; its model is not looked at.
 
     Raises:
-        ConfigurationError: the file breaks a rule.
+        ConfigurationError: the file breaks a rule, or would with the keys.
     """
-    job = load_config(path, JobConfig)
+    job = _checked(override(load_mapping(path), keys, str(path)), str(path), path.parent)
+    return job if job.name is not None else job.model_copy(update={"name": plain_name(path.stem)})
+
+
+def _checked(content: dict[str, Any], where: str, folder: Path) -> JobConfig:
+    job = parse_config(content, JobConfig, where)
     if is_path(job.data.source):
-        data = job.data.model_copy(update={"source": str((path.parent / job.data.source).absolute())})
+        data = job.data.model_copy(update={"source": str((folder / job.data.source).absolute())})
         job = job.model_copy(update={"data": data})
-    return _checked(job, str(path))
-
-
-def _checked(job: JobConfig, where: str) -> JobConfig:
     check_mode(job, where)
     check_source(job.data.source, f"{where}: data.source")
     return job
 
 
-def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
-    """Read a job file, and find and build its model.
+def load_job(path: Path, keys: Mapping[str, Any] = NO_KEYS) -> tuple[JobConfig, ModelSpec]:
+    """Read a job file, with `keys` in place of its own, and find and build its model.
 
     Raises:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
-    return _with_model(read_job(path), str(path), path.parent)
+    return _with_model(read_job(path, keys), str(path), path.parent)
 
 
 def find_model(job: JobConfig, where: str, folder: Path) -> ModelSpec:
@@ -215,7 +225,7 @@ def find_model(job: JobConfig, where: str, folder: Path) -> ModelSpec:
 
 def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
     """Return the job that a mapping describes, and its model, whose file may lie in `folder`; see `load_job`."""
-    return _with_model(_checked(parse_config(content, JobConfig, where), where), where, folder)
+    return _with_model(_checked(content, where, folder), where, folder)
 
 
 def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:

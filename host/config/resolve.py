@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.engine_names import AS_IN_FILE, ArrayChanges
-from csd_emu.util.config_files import parse_config
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import ConfigurationError, PluginError
 from firmware_agent.common.models import ModelSpec
@@ -120,41 +119,31 @@ class ResolvedRun:
 
 @dataclass(frozen=True)
 class JobChanges:
-    """What the command line has in place of a job file's keys; None leaves the file's.
+    """What the command line has in place of a job file's keys.
 
     Attributes:
-        tuner: of batches.
-        schedule: of the communication; another one than the file's has its own slice and credit.
-        placement: of layers.
-        planner: keys of this section; those that are not named stay.
+        keys: key -> value, with dots between a section and its key.
+        schedule: of the communication; another one than the file's has its own slice and credit. None: the file's.
     """
 
-    tuner: str | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
     schedule: str | None = None
-    placement: str | None = None
-    planner: Mapping[str, Any] | None = None
+
+    def read(self, path: Path) -> tuple[JobConfig, ModelSpec]:
+        """Return the job of a file with them, and its model (see `load_job`)."""
+        job, spec = load_job(path, self.keys)
+        return self.apply(job), spec
 
     def apply(self, job: JobConfig) -> JobConfig:
-        """Return the job with them.
+        """Return a job, which has the keys, with the schedule.
 
         Raises:
-            ConfigurationError: they do not fit the job.
+            ConfigurationError: it does not fit the job.
         """
-        if self.tuner is not None:
-            job = job.model_copy(update={"tuner": self.tuner})
-            check_mode(job, "--tuner")
         if self.schedule is not None and self.schedule != job.communication.schedule:
             section = CommunicationSection(schedule=self.schedule, overlap=job.communication.overlap)
             job = job.model_copy(update={"communication": section})
             check_mode(job, "--comm")
-        if self.placement is not None:
-            job = parse_config(job.model_dump(mode="json") | {"placement": self.placement}, JobConfig, "--placement")
-            check_mode(job, "--placement")
-        if self.planner is not None:
-            content = job.model_dump(mode="json")
-            content["planner"] = (content["planner"] or {}) | dict(self.planner)
-            job = parse_config(content, JobConfig, "the options")
-            check_mode(job, "the options")
         return job
 
 
@@ -184,8 +173,7 @@ def resolve_job(
 ) -> ResolvedRun:
     """Read a job that is trained on `drives` that were read before; see `resolve_run`."""
     server_group, config = drives
-    job, spec = load_job(job_path)
-    job = changes.apply(job)
+    job, spec = changes.read(job_path)
     plugins = load_plugins(job, job_path)
     return ResolvedRun(config, job if server_group is None else fit_job(job), spec, plugins, server_group)
 
@@ -199,8 +187,6 @@ def read_drives(
         ConfigurationError: a file breaks a rule.
     """
     if servers is None:
-        if array_path is None:
-            raise ConfigurationError("neither an array nor servers are given; name one of both")
         return None, read_array(array_path, changes)
     server_group = load_server_group(servers) if isinstance(servers, Path) else read_server_group(*servers, changes)
     return server_group, server_group.own

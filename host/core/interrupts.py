@@ -16,10 +16,15 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """Turns the first signal into `KeyboardInterrupt`; remembers it if it comes while cleaning up."""
+    """Turns the first signal into `KeyboardInterrupt`; remembers it if it comes while cleaning up.
+
+    Attributes:
+        signal: number of the first signal; None until there is one.
+    """
 
     def __init__(self) -> None:
         """Nothing has happened yet."""
+        self.signal: int | None = None
         self._deferred = 0
         self._pending = False
         self._raised = False
@@ -38,6 +43,10 @@ class Interrupts:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def forget(self) -> None:
+        """Take the next signal as the first one."""
+        self.signal, self._pending, self._raised = None, False, False
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
@@ -104,6 +113,7 @@ class Interrupts:
         return await work
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
         self._pending = True
         if self._deferred or self._raised:
             return

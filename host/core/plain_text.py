@@ -6,6 +6,7 @@ import re
 
 # Control characters but tab and line feed (C0, DEL, C1), marks that turn the direction of writing or are not seen,
 # other ends of lines, halves of characters, and the invisible copies of ASCII.
+_LONGEST_NAME = 64
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e007f]"
@@ -34,3 +35,8 @@ def _escape(match: re.Match[str]) -> str:
 def counted(count: int, name: str) -> str:
     """Return ``1 step`` or ``2 steps``."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def plain_name(text: str) -> str:
+    """Return a text as the name of a run: what a name may not have becomes a dash."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:_LONGEST_NAME] or "run"

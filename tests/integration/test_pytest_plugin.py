@@ -12,13 +12,13 @@ from tests.support.projects import EXAMPLE, Project
 JOB = '{"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1, "batch_size": 64}'
 FAILING = f"""
 def test_fails_in_its_own_way(csd_array):
-    result = csd_array.run({JOB})
+    result = csd_array.train({JOB})
     csd_array.inject("csd-01", "kill")
     assert result.accuracy > 2, "planted"
 
 
 def test_gets_a_whole_array_again(csd_array):
-    assert csd_array.run({JOB}).summary.samples == 1437
+    assert csd_array.train({JOB}).summary.samples == 1437
     assert all("Traceback" not in csd_array.console(device) for device in csd_array.devices)
 """
 PLAIN = {"pytest.ini": "[pytest]\naddopts = --strict-markers --strict-config\n"}
@@ -88,23 +88,23 @@ def agents(array):
     return sorted(pid for pid, folder in folders if folder.parts[-3:-1] == (array.name, "devices"))
 
 def test_a(csd_array):
-    csd_array.run({JOB})
+    csd_array.train({JOB})
     SEEN.append(agents(csd_array))
 
 def test_b(csd_array):
-    csd_array.run({JOB}, rounds=2)
+    csd_array.train({JOB}, rounds=2)
     SEEN.append(agents(csd_array))
 
 @pytest.mark.csd(devices=3)
 class TestThree:
     def test_c(self, csd_array):
-        csd_array.run({JOB})
+        csd_array.train({JOB})
         SEEN.append(agents(csd_array))
         assert len(csd_array.devices) == 3
 
     @pytest.mark.csd(devices=1)
     def test_d(self, csd_array):
-        csd_array.run({JOB})
+        csd_array.train({JOB})
         SEEN.append(agents(csd_array))
 
 def test_e():
@@ -127,7 +127,7 @@ def test_nothing_is_left_when_the_tests_are_interrupted_or_killed(
 ) -> None:
     """The keeper sees its pipe close, however its process ends."""
     long = JOB.replace('"rounds": 1', '"rounds": 5000')
-    project.write("test_long.py", f"def test_long(csd_array):\n    csd_array.run({long})\n")
+    project.write("test_long.py", f"def test_long(csd_array):\n    csd_array.train({long})\n")
     process = project.start("--csd-engine=native", *options)
     wait_until(lambda: len(workshop.agents()) == 2 or process.poll() is not None)
     assert process.poll() is None, process.communicate()[0]
@@ -147,7 +147,7 @@ def test_a_run_that_nobody_waited_for_a_failing_fixture_and_a_misspelt_mark_leav
 import pytest
 
 def test_does_not_wait(csd_array):
-    csd_array.start({JOB}, rounds=5000).wait_for_round(2)
+    csd_array.submit({JOB}, rounds=5000).wait_for_round(2)
 
 @pytest.fixture
 def broken(csd_array):
@@ -162,7 +162,7 @@ def test_misspelt(csd_array):
     pass
 
 def test_goes_on(csd_array):
-    assert csd_array.run({JOB}).summary.rounds == 1
+    assert csd_array.train({JOB}).summary.rounds == 1
 """
     project.write("test_odd.py", body)
     done = project.test("--csd-engine=native")
@@ -172,7 +172,7 @@ def test_goes_on(csd_array):
 
 
 def test_where_no_machine_can_run_a_test_is_skipped_or_fails_as_asked(project: Project, workshop: Workshop) -> None:
-    project.write("test_vm.py", f"def test_vm(csd_array):\n    csd_array.run({JOB})\n")
+    project.write("test_vm.py", f"def test_vm(csd_array):\n    csd_array.train({JOB})\n")
     project.write("conftest.py", "import os\nos.environ['PATH'] = '/nowhere'\n")
     skipped = project.test("-rs")
     assert "1 skipped" in skipped.out, skipped.out
@@ -231,7 +231,7 @@ def test_killed(csd_array):
     csd_array._keeper._process.wait()
 
 def test_goes_on(csd_array):
-    assert csd_array.run({JOB}).summary.rounds == 1
+    assert csd_array.train({JOB}).summary.rounds == 1
 """
     project.write("test_killed.py", body)
     done = project.test("--csd-engine=native")

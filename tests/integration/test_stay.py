@@ -13,7 +13,7 @@ from csd_emu.util.paths import Paths
 from csd_lab.testkit.prometheus import free_port
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.app.prepare import prepare_run
-from host.app.run_job import Stay, run_job
+from host.app.run_job import NewRun, Stay, run_job
 from host.app.stack import host_container as trainer
 from host.cli.top_report import Readings
 from host.config.resolve import resolve_run
@@ -120,7 +120,7 @@ def test_a_run_stays_until_what_it_was_told_to_watch_fails(workshop: Workshop, m
 
         stay = Stay(show, lambda: trainer._watch_presence("lab", Paths.default()))
         with StageProgress(quiet=True) as progress, pytest.raises(EnvironmentUnfit, match="this one ends too"):
-            run_job(request, Paths.default(), workshop.runs, progress, quiet=True, stay=stay)
+            run_job(request, Paths.default(), NewRun(workshop.runs), progress, quiet=True, stay=stay)
     assert len(seen) == 1
     workshop.assert_clean()
 

@@ -19,7 +19,7 @@ from csd_lab.bench.harness import Bench, array_of, bench_job, cpu_hogs, request_
 from csd_lab.generate.promql_queries import JOULES, JOULES_PER_RECORD, RECORDS_PER_DEVICE_SECOND, WATTS, Query
 from csd_lab.testkit.prometheus import Prometheus, free_port, run_prometheus
 from firmware_agent.common.errors import EnvironmentUnfit
-from host.app.run_job import run_job
+from host.app.run_job import NewRun, run_job
 from host.config.job_file import JobConfig
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
@@ -84,7 +84,7 @@ def scrape_run(
     host = HostSection(profile=config.host.profile, metrics_port=port)
     request = request_run(config.model_copy(update={"host": host}), job)
     with run_prometheus(folder, port) as prometheus:
-        summary = run_job(request, paths, folder / "runs", progress, quiet=True)
+        summary = run_job(request, paths, NewRun(folder / "runs"), progress, quiet=True)
         rounds = read_rounds(Path(summary.run_directory))
         windows = list(list_windows(prometheus, time.time(), len(rounds)))
         answers = [answer for window in windows for answer in ask(prometheus, window, rounds)]

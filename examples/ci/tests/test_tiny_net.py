@@ -10,14 +10,14 @@ JOB = Path(__file__).parents[1] / "job.yaml"
 
 
 def test_it_learns(csd_array: CsdArray) -> None:
-    result = csd_array.run(JOB)
+    result = csd_array.train(JOB)
     assert result.accuracy > 0.3
     assert result.summary.rounds == 5
 
 
 def test_a_wider_net_costs_more_device_time(csd_array: CsdArray) -> None:
-    narrow = csd_array.run(JOB, rounds=1)
-    wide = csd_array.run(JOB, rounds=1, model_arguments={"width": 64})
+    narrow = csd_array.train(JOB, rounds=1)
+    wide = csd_array.train(JOB, rounds=1, model_arguments={"width": 64})
     assert narrow.clock == wide.clock
     if narrow.clock == "counted":  # on wall time, which native drives have for a net without a table, nothing is sure
         assert wide.records_per_device_second < 0.7 * narrow.records_per_device_second
@@ -25,7 +25,7 @@ def test_a_wider_net_costs_more_device_time(csd_array: CsdArray) -> None:
 
 @pytest.mark.csd(devices=3)
 def test_training_survives_the_loss_of_a_drive(csd_array: CsdArray) -> None:
-    running = csd_array.start(JOB, rounds=12)
+    running = csd_array.submit(JOB, rounds=12)
     running.wait_for_round(1)
     csd_array.inject("csd-01", "kill")
     result = running.result()
@@ -37,4 +37,4 @@ def test_training_survives_the_loss_of_a_drive(csd_array: CsdArray) -> None:
 
 def test_a_misspelt_job_is_refused(csd_array: CsdArray) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'rounds'"):
-        csd_array.run(JOB, round=3)
+        csd_array.train(JOB, round=3)

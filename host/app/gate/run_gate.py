@@ -47,7 +47,7 @@ from host.app.gate.gate_checks import (
 )
 from host.app.gate.junit import now, render, saying_errors, write_junit
 from host.app.prepare import RunRequest
-from host.app.run_job import run_job
+from host.app.run_job import NewRun, run_job
 from host.core.datasets import is_path
 from host.core.failures import failed_run
 from host.core.owned_files import check_writable
@@ -147,7 +147,7 @@ def run_gate(
     """
     with saying_errors(gate.junit, _suite(request), _properties(request)):
         before = _read_before(request, gate)
-        summary = run_job(request, paths, runs, progress, quiet)
+        summary = run_job(request, paths, NewRun(runs), progress, quiet)
         report = _judge(request, gate, before, summary, paths)
     if gate.junit is not None:
         facts = _properties(request) | {"clock": report.summary.clock, "baseline": report.baseline}

@@ -1,4 +1,4 @@
-"""Drives of a test session: one keeper, one array at a time, and the folder for what tests leave."""
+"""Drives of a test session: one process, one array at a time, and the folder for what tests leave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.app.pytest_plugin.csd_array import CsdArray
-from host.app.pytest_plugin.keeper_client import KeeperProcess
+from host.app.python_api.array_connection import ArrayConnection
 
 # From bringing image and template about to the last hello: minutes at most, and many on a crowded machine.
 _OPEN_SECONDS, _CLOSE_SECONDS = 3600.0, 300.0
@@ -30,12 +30,12 @@ class ArrayPool:
 
         Args:
             name: of the arrays; no other process may use it.
-            folder: for run directories and the keeper's log; the caller removes it some day.
+            folder: for run directories and the process's log; the caller removes it some day.
             artifacts: where what is kept of tests goes, or None.
             keep: ``failed``, ``all`` or ``none``.
         """
         self._name, self._folder, self._artifacts, self._keep = name, folder, artifacts, keep
-        self._keeper: KeeperProcess | None = None
+        self._connection: ArrayConnection | None = None
         self._tests = 0
 
     @classmethod
@@ -57,14 +57,14 @@ class ArrayPool:
             EnvironmentUnfit: this machine cannot run its engine.
             ConfigurationError: no array can be like that.
         """
-        if self._keeper is not None and not self._keeper.alive:
+        if self._connection is not None and not self._connection.alive:
             self.close()  # it was killed, and its drives hold the name that the next ones need
-        if self._keeper is None:
-            self._keeper = KeeperProcess(self._name, self._folder / "keeper.log")
+        if self._connection is None:
+            self._connection = ArrayConnection(self._name, self._folder / "array.log")
         self._tests += 1
         runs = self._folder / f"test-{self._tests}"
-        opened = self._keeper.ask("open", _OPEN_SECONDS, keys=keys, folder=str(folder))
-        return CsdArray(self._keeper, self._name, opened, folder, runs)
+        opened = self._connection.ask("open", _OPEN_SECONDS, keys=keys, folder=str(folder))
+        return CsdArray(self._connection, self._name, opened, folder, runs)
 
     def release(self, array: CsdArray, test: str, failed: bool) -> None:
         """Take an array back from a test; it stays up for the next one if nothing has happened to it.
@@ -75,10 +75,10 @@ class ArrayPool:
         try:
             self._keep_artifacts(array, test, failed)
         finally:
-            if array.busy:  # a run that nobody waits for: only the keeper's end ends it
+            if array.busy:  # a run that nobody waits for: only the process's end ends it
                 self.close()
-            elif self._keeper is not None and self._keeper.alive:
-                self._keeper.ask("release", _CLOSE_SECONDS, end=failed or array.harmed)
+            elif self._connection is not None and self._connection.alive:
+                self._connection.ask("release", _CLOSE_SECONDS, end=failed or array.harmed)
 
     def _keep_artifacts(self, array: CsdArray, test: str, failed: bool) -> None:
         if self._artifacts is not None and (self._keep == "all" or (self._keep == "failed" and failed)):
@@ -94,9 +94,9 @@ class ArrayPool:
 
     def close(self) -> None:
         """End everything."""
-        if self._keeper is not None:
-            self._keeper.close(_CLOSE_SECONDS)
-            self._keeper = None
+        if self._connection is not None:
+            self._connection.close(_CLOSE_SECONDS)
+            self._connection = None
 
 
 def file_name(test: str) -> str:

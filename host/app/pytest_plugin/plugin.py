@@ -102,9 +102,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         lab.close()
 
 
-DEFAULT_DEVICES, DEFAULT_PROFILE = 2, "newport"
-
-
 def read_marks(node: pytest.Item, config: pytest.Config) -> dict[str, Any]:
     """Return the keys of an array file that a test asks for, and ``array``, a path, if it names a file.
 
@@ -128,13 +125,14 @@ def merge(asked: Mapping[str, Any], usual_engine: str, engine: str | None) -> di
         usual_engine: where neither mark nor file says one; may be empty.
         engine: of the command line, which goes before all others; None if there is none.
     """
+    from csd_emu.config.engine_names import group_of
+
     keys = dict(asked)
     devices, profile = keys.pop("devices", None), keys.pop("profile", None)
     if isinstance(devices, int) or profile is not None or (devices is None and "array" not in keys):
-        count = DEFAULT_DEVICES if devices is None else devices
-        if not isinstance(count, int):
+        if not isinstance(devices, int | None):
             raise pytest.UsageError("the mark csd takes profile= with a number of devices, not with groups of them")
-        devices = [{"profile": profile or DEFAULT_PROFILE, "count": count}]
+        devices = group_of(devices, profile)
     if devices is not None:
         keys["devices"] = devices
     if engine is not None:

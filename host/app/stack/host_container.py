@@ -19,8 +19,9 @@ from csd_emu.util.yaml_files import load_yaml
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from host.app.prepare import RunRequest, prepare_run
 from host.app.resume import resume_run
-from host.app.run_job import Stay, run_job
+from host.app.run_job import NewRun, Stay, run_job
 from host.app.stack.stack_settings import StackSettings
+from host.config.overrides import given_keys
 from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console
 from host.core.owned_files import write_whole
@@ -49,12 +50,12 @@ def run_host(settings: StackSettings, paths: Paths, progress: Progress, on_done:
     stay = Stay(on_done, partial(_watch_presence, request.config.name, paths))
     directory = find_unfinished(settings.runs, request)
     if directory is None or not _resume(directory, paths, progress, stay):
-        run_job(request, paths, settings.runs, progress, quiet=False, stay=stay)
+        run_job(request, paths, NewRun(settings.runs), progress, quiet=False, stay=stay)
 
 
 def find_unfinished(runs: Path, request: RunRequest) -> Path | None:
     """Return the newest run directory of this array if its run was not done and had this very job and array."""
-    made = sorted(runs.glob(f"*-{request.config.name}*/{JOB_FILE}"), key=lambda path: path.stat().st_mtime_ns)
+    made = sorted(runs.glob(f"*-{request.job.run_name}*/{JOB_FILE}"), key=lambda path: path.stat().st_mtime_ns)
     if not made or (made[-1].parent / SUMMARY_FILE).exists():
         return None
     newest = made[-1].parent
@@ -92,7 +93,7 @@ def _read(settings: StackSettings, paths: Paths) -> RunRequest:
     """Read job and array, the latter as if from a file of the user's."""
     array = paths.state / "stack.yaml"
     write_whole(array, yaml.safe_dump(settings.array().model_dump(mode="json")).encode(), _REMEDY, folder=True)
-    return prepare_run(resolve_run(settings.job_file, array, changes=JobChanges(settings.tuner)))
+    return prepare_run(resolve_run(settings.job_file, array, changes=JobChanges(given_keys({"tuner": settings.tuner}))))
 
 
 async def _watch_presence(name: str, paths: Paths) -> None:

@@ -11,6 +11,7 @@ from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from host.cli.common_options import ClockOption, EngineOption, JobFile, Json, PreferOption, TunerOption
+from host.config.overrides import given_keys
 from host.core.console import StageProgress, print_json
 from host.core.interrupts import INTERRUPTS
 
@@ -64,7 +65,7 @@ def plan(
         **{"deadline": deadline, "watts": watts, "joules": joules, "include": include, "exclude": exclude},
         **{"critical_batch": critical_batch, "unused": "off" if unused_off else None},
     }
-    keys = {name: value for name, value in given.items() if value is not None and value != []}
+    keys = given_keys(given)
     if (array is None) == (servers is None):
         raise ConfigurationError("give either --array ARRAY.YAML or --servers SERVERS.YAML")
     if placement:

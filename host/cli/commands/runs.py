@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,15 +20,22 @@ from host.cli.common_options import (
     ArrayOption,
     ClockOption,
     CommunicationOption,
+    DrivesOption,
     EngineOption,
     JobFile,
     Json,
+    NameOption,
     PlacementOption,
     PreferOption,
+    ProfileOption,
+    SeedOption,
+    SetOption,
     Stay,
     Trust,
     TunerOption,
 )
+from host.config.array_files import find_array
+from host.config.overrides import NO_KEYS, given_keys, merge_keys, parse_assignments
 from host.core.console import StageProgress, console, print_failures, print_json, print_summary, print_whole
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
@@ -37,6 +44,9 @@ if TYPE_CHECKING:
     from host.app.prepare import RunRequest
 
 
+ArrayOrDefault = Annotated[
+    Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives; else array.yaml beside the job")
+]
 JobArgument = Annotated[Path | None, typer.Argument(metavar="JOB.YAML", help="what to train")]
 ServersOption = Annotated[
     Path | None,
@@ -49,9 +59,14 @@ ResumeOption = Annotated[
 
 def run(
     job: JobArgument = None,
-    array: Annotated[Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")] = None,
+    array: ArrayOrDefault = None,
+    drives: DrivesOption = None,
+    profile: ProfileOption = None,
     engine: EngineOption = None,
     clock: ClockOption = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    name: NameOption = None,
     tuner: TunerOption = None,
     comm: CommunicationOption = None,
     placement: PlacementOption = None,
@@ -73,25 +88,26 @@ def run(
         if not as_json:
             console.print("drives, metrics and live page stay until Ctrl-C")
 
+    options = {"tuner": tuner, "placement": placement, "planner.prefer": prefer, "seed": seed, "name": name}
     with contextlib.ExitStack() as stack:
         if resume is not None:
-            _check_resumed(job, array, clock, tuner, comm, placement, prefer, servers, server)
+            _check_resumed(job, array, drives, profile, clock, comm, servers, server, *options.values(), sets or None)
         else:
-            planner = None if prefer is None else {"prefer": prefer}
-            changes = {"tuner": tuner, "schedule": comm, "placement": placement, "planner": planner}
-            files = _prepared(job, array, servers, server, ArrayChanges(engine, clock), **changes)
-            request = stack.enter_context(files)
+            keys = parse_assignments(sets or [], "--set")
+            merge_keys(keys, given_keys(options), "--set")
+            changes = ArrayChanges(engine, clock, drives, profile)
+            request = stack.enter_context(_prepared(job, array, servers, server, changes, keys, comm))
         with INTERRUPTS.deferred():
             from host.app.resume import resume_run
+            from host.app.run_job import NewRun, run_job
             from host.app.run_job import Stay as Staying
-            from host.app.run_job import run_job
 
         progress = stack.enter_context(StageProgress(quiet=as_json))
         staying = Staying(show_and_stay) if stay else None
         if resume is not None:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
         else:
-            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
+            summary = run_job(request, Paths.default(), NewRun(runs), progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
         _show(summary, as_json)
     raise typer.Exit(0 if summary.reached else 1)
@@ -107,8 +123,8 @@ def _check_resumed(*given: object) -> None:
     """Refuse what a run that is resumed takes from its directory."""
     if any(each is not None for each in given):
         raise ConfigurationError(
-            "--resume takes job and array from DIR; leave JOB.YAML, --array, --servers, --server, --clock, --tuner, "
-            "--comm, --placement and --prefer out"
+            "--resume takes job and array from DIR; of the options --engine, --trust, --stay and --json alone go with "
+            "it: leave the others, and JOB.YAML, out"
         )
 
 
@@ -119,7 +135,8 @@ def _prepared(
     servers: Path | None,
     server: str | None,
     array_changes: ArrayChanges,
-    **changes: Any,
+    keys: Mapping[str, Any] = NO_KEYS,
+    comm: str | None = None,
 ) -> Iterator[RunRequest]:
     """Read and check what the files of a new run ask for, while the launcher of its native drives imports.
 
@@ -128,10 +145,14 @@ def _prepared(
     """
     if (servers is None) != (server is None):
         raise ConfigurationError("--servers SERVERS.YAML and --server NAME are given together: which of them is this?")
-    if job is None or (array is None) == (servers is None):
+    if job is None or (array is not None and servers is not None):
         raise ConfigurationError(
             "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR"
         )
+    if servers is None:
+        array = find_array(job, array, array_changes)
+    elif "devices" in array_changes.keys:
+        raise ConfigurationError("--servers says which drives each server has; leave --drives and --profile out")
     with INTERRUPTS.deferred():
         from csd_emu.engines.native_engine import launched_ahead
         from host.config.resolve import JobChanges, read_drives, resolve_job
@@ -141,7 +162,7 @@ def _prepared(
         with INTERRUPTS.deferred():
             from host.app.prepare import prepare_run
 
-            request = prepare_run(resolve_job(job, drives, JobChanges(**changes)))
+            request = prepare_run(resolve_job(job, drives, JobChanges(keys, comm)))
         yield request
 
 

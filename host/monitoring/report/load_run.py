@@ -97,6 +97,15 @@ class RunData:
         return link_of(parse_config(dict(written or {}), LinkSection, f"{self.path / 'array.yaml'}: link"), host)
 
 
+def check_run_directory(path: Path, trusted: bool = False) -> None:
+    """Return if `path` is a run directory (see `load_run`)."""
+    check_owner(path, trusted=trusted)
+    if not (path / RECORDS_FILE).is_file():
+        raise ConfigurationError(
+            f"{path}: is no run directory: it has no {RECORDS_FILE}; csd-emu run prints its own's path"
+        )
+
+
 def load_run(path: Path, trusted: bool = False) -> RunData:
     """Read the run directory at `path`, which may be another user's if it is `trusted`; nothing in it is run.
 
@@ -104,11 +113,7 @@ def load_run(path: Path, trusted: bool = False) -> RunData:
         ConfigurationError: it is no run directory, another user's, or a file in it is damaged; the message names file
             and place.
     """
-    check_owner(path, trusted=trusted)
-    if not (path / RECORDS_FILE).is_file():
-        raise ConfigurationError(
-            f"{path}: is no run directory: it has no {RECORDS_FILE}; csd-emu run prints its own's path"
-        )
+    check_run_directory(path, trusted)
     notes: list[str] = []
     rounds, events, failures = _read_records(path / RECORDS_FILE, notes)
     summary = _read_summary(path / SUMMARY_FILE, notes)

@@ -14,7 +14,7 @@ from csd_emu.util.renamed import OLD_FIGURES, Renamed, old_names
 from csd_lab.bench.security.fuzz_mutation import example_of
 from csd_lab.generate import prometheus_rules as rules
 from host.app.gate.gate_baseline import GateBaseline, read_baseline
-from host.app.pytest_plugin.csd_array import Result
+from host.app.python_api.run_result import RunResult
 from host.cli.schemas import CONFIGURATIONS, FOLDER, find_output, list_outputs
 from host.core.records import EventRecord, RoundRecord, decode_record
 from host.core.summary import decode_summary, summarise
@@ -140,7 +140,7 @@ def test_a_baseline_of_0_1_0_is_read_with_a_warning_that_names_the_new_figures(
 
 def test_figures_that_tests_of_users_ask_for_are_there_under_their_old_names() -> None:
     directory = RUNS / "federated"
-    result = Result(decode_summary((directory / "summary.json").read_bytes()), directory)
+    result = RunResult(directory)
     for old, new in OLD_FIGURES.items():
         with pytest.warns(FutureWarning, match=f"{old} is deprecated: use {new}"):
             assert getattr(result, old) == getattr(result, new) > 0

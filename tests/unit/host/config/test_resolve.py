@@ -36,7 +36,9 @@ def test_data_are_loaded_when_a_run_is_prepared_and_not_before(files: tuple[Path
 
 
 def test_what_the_command_line_says_replaces_what_the_files_say(files: tuple[Path, Path]) -> None:
-    changes = JobChanges("stannis", "priority", "auto", {"prefer": "time", "steps": 3})
+    changes = JobChanges(
+        {"tuner": "stannis", "placement": "auto", "planner.prefer": "time", "planner.steps": 3}, "priority"
+    )
     resolved = resolve_run(*files, changes=changes)
     job = resolved.job
     assert (job.tuner, job.communication.schedule, job.placement) == ("stannis", "priority", "auto")

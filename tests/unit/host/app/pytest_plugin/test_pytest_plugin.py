@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +19,14 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.qemu_tools import find_qemu
 from firmware_agent.common.errors import ConfigurationError, CsdError, DeviceError, DeviceLost, EnvironmentUnfit
 from host.app.pytest_plugin.array_pool import ArrayPool, file_name
-from host.app.pytest_plugin.csd_array import Running, read_records
-from host.app.pytest_plugin.keeper import Keeper
-from host.app.pytest_plugin.keeper_client import Ticket
 from host.app.pytest_plugin.plugin import merge, pytest_sessionstart
+from host.app.python_api.array_connection import Ticket
+from host.app.python_api.array_server import ArrayServer
+from host.app.python_api.run_handle import SubmittedRun, read_records
+from host.app.python_api.run_result import RunResult
 from tests import ROOT
+
+OLD_RUN = ROOT / "tests" / "data" / "run-0.1.0" / "federated"
 
 
 def test_the_package_announces_the_plugin() -> None:
@@ -116,12 +120,12 @@ def test_records_without_a_directory_or_with_a_torn_line_are_those_that_are_whol
 @pytest.mark.parametrize("error", [RuntimeError("planted"), SystemExit(0), AttributeError("planted")])
 def test_a_crash_in_the_keeper_is_an_answer_with_its_traceback(error: BaseException) -> None:
     answers = io.BytesIO()
-    keeper = Keeper("lab", Paths.default(), answers)
+    keeper = ArrayServer("lab", Paths.default(), answers)
     with keeper.answering(7):
         raise error
     ticket = Ticket()
     ticket.set_result(json.loads(answers.getvalue()))
-    with pytest.raises(CsdError, match=rf"(?s){type(error).__name__}.*in the keeper.*test_pytest_plugin.py"):
+    with pytest.raises(CsdError, match=rf"(?s){type(error).__name__}.*process of the array.*test_pytest_plugin.py"):
         ticket.take(0)
 
 
@@ -140,7 +144,7 @@ def test_drives_whose_steps_nobody_can_count_are_no_array(
 ) -> None:
     monkeypatch.setattr(NativeEngine, "prepare", lambda self, progress: None)  # it starts a process
     answers = io.BytesIO()
-    keeper = Keeper("lab", Paths(tmp_path, tmp_path, tmp_path), answers)
+    keeper = ArrayServer("lab", Paths(tmp_path, tmp_path, tmp_path), answers)
     message = {"number": 1, "do": "open", "keys": keys | {"devices": [{"profile": "newport"}]}, "folder": str(tmp_path)}
     with keeper.answering(1):
         keeper._open(message)
@@ -165,12 +169,13 @@ def test_a_session_whose_clock_cannot_be_had_ends_before_its_first_test() -> Non
 def test_whoever_waits_for_a_round_learns_whether_it_takes_too_long_or_the_run_has_ended(tmp_path: Path) -> None:
     ticket, folder = Ticket(), tmp_path / "a-run"
     folder.mkdir()
-    running = Running(ticket, tmp_path)
+    running = SubmittedRun(ticket, lambda: None)
     with pytest.raises(DeviceError, match="round 2 was not done within 0 s of wall time; allow more"):
         running.wait_for_round(2, timeout_seconds=0)
     (folder / "records.jsonl").write_text('{"kind":"round","round":1}\n')
+    ticket.directory = folder
     running.wait_for_round(1, timeout_seconds=0)
-    ticket.set_result({"number": 1})
+    ticket.set_result({"number": 1, "summary": msgspec.to_builtins(RunResult(OLD_RUN).summary)})
     running.wait_for_round(1)
     with pytest.raises(DeviceError, match="ended without a round 2"):
         running.wait_for_round(2)
@@ -201,7 +206,7 @@ class FullDisk:
 
 def test_an_array_is_given_up_also_if_nothing_can_be_kept_of_it(tmp_path: Path) -> None:
     lab, keeper = ArrayPool("lab", tmp_path, tmp_path / "artifacts", "all"), DeadKeeper()
-    lab._keeper = keeper  # type: ignore[assignment]
+    lab._connection = keeper  # type: ignore[assignment]
     with pytest.raises(EnvironmentUnfit, match=r"artifacts of test_a cannot be kept .*No space left.*--csd-artifacts"):
         lab.release(FullDisk(), "test_a", failed=False)  # type: ignore[arg-type]
     assert keeper.asked == ["release {'end': True}"]
@@ -211,13 +216,13 @@ def test_the_drives_of_a_keeper_that_was_killed_are_ended_before_another_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, dead = ArrayPool("lab", tmp_path, None, "failed"), DeadKeeper()
-    dead.alive, lab._keeper = False, dead  # type: ignore[assignment]
+    dead.alive, lab._connection = False, dead  # type: ignore[assignment]
 
     def start(*_: Any) -> Any:
         dead.asked.append("another begins")
         raise EnvironmentUnfit("planted")
 
-    monkeypatch.setattr("host.app.pytest_plugin.array_pool.KeeperProcess", start)
+    monkeypatch.setattr("host.app.pytest_plugin.array_pool.ArrayConnection", start)
     with pytest.raises(EnvironmentUnfit, match="planted"):
         lab.open({}, tmp_path)
     assert dead.asked == ["close", "another begins"]

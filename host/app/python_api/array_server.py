@@ -1,4 +1,4 @@
-"""The process that keeps the array of a test session up: ``python -m host.app.pytest_plugin.keeper NAME``.
+"""The process that keeps the array of a program up: ``python -m host.app.python_api.array_server NAME``.
 
 It takes requests as lines of JSON and answers each with one. Jobs run in the main thread, one after the other; faults
 are injected meanwhile. When its input ends, it interrupts what is going on, ends the drives, and itself.
@@ -24,10 +24,13 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import make_engine
 from csd_emu.util.config_files import load_config, parse_config
 from csd_emu.util.paths import Paths
+from csd_emu.util.process_identity import mark_of
 from csd_emu.util.progress import Silent
-from firmware_agent.common.errors import ConfigurationError, CsdError, user_errors
+from firmware_agent.common.errors import ConfigurationError, CsdError, EnvironmentUnfit, RunCancelled, user_errors
 from host.app.array_actions import bring_up, sweep
 from host.app.inject_fault import Injection, inject_fault
+from host.app.python_api.array_connection import NAME_PREFIX
+from host.config.array_files import with_real_drives
 from host.config.job_file import DEFAULT_DATA
 from host.core.console import errors, log_to_terminal
 from host.core.interrupts import INTERRUPTS
@@ -41,7 +44,7 @@ Message = dict[str, Any]
 _THREAD_SECONDS = 60.0
 
 
-class Keeper:
+class ArrayServer:
     """One array at a time, all of the same name."""
 
     def __init__(self, name: str, paths: Paths, answers: IO[bytes]) -> None:
@@ -51,6 +54,8 @@ class Keeper:
         self._config: ArrayConfig | None = None
         self._prepared: list[ArrayConfig] = []
         self._up: ArrayRequest | None = None
+        # Whether a run goes on that may be cancelled.
+        self._turn, self._runs = threading.Lock(), False
 
     def serve(self, requests: queue.SimpleQueue[Message]) -> None:
         """Do what is asked for, until interrupted."""
@@ -66,6 +71,12 @@ class Keeper:
             given = (message[key] for key in ("device", "fault", "weight", "after", "duration"))
             injection = Injection.read(self._name, *given)
             answer["detail"] = inject_fault(injection, self._paths, Silent()).detail
+
+    def cancel(self, message: Message) -> None:
+        """End the run that goes on, if one does, and answer; the drives stay up."""
+        with self.answering(message["number"]), self._turn:
+            if self._runs:
+                os.kill(os.getpid(), signal.SIGINT)
 
     def end(self) -> None:
         """End the drives, if they are up; what did not come up has been ended already."""
@@ -86,10 +97,18 @@ class Keeper:
             errors.print(f"{kind}: {error}", markup=False)
         except user_errors() as error:  # a bug, or code of the project's that ends its program
             told = "".join(traceback.format_exception(error))
-            answer = {"number": number, "error": CsdError.__name__, "message": f"{error!r} in the keeper:\n{told}"}
+            answer = {
+                "number": number,
+                "error": CsdError.__name__,
+                "message": f"{error!r} in the process of the array:\n{told}",
+            }
             errors.print(told, markup=False)
+        self._send(**answer)
+
+    def _send(self, number: int, **values: Any) -> None:
+        """Write an answer, or, with ``directory`` alone, where the run is whose answer is to come."""
         with self._lock:
-            self._answers.write(json.dumps(answer).encode() + b"\n")
+            self._answers.write(json.dumps({"number": number, **values}).encode() + b"\n")
             self._answers.flush()
 
     def _open(self, message: Message) -> Message:
@@ -103,16 +122,16 @@ class Keeper:
 
                 SamplerMachine(ArrayRequest(config, DEFAULT_DATA, 0), 0, self._paths, Silent(), lambda *_: None)
             self._prepared.append(config)
-        devices = [device.name for device in config.list_devices()]
+        devices, left = [device.name for device in config.list_devices()], sweep_left(self._paths)
         consoles = {name: str(self._paths.arrays / self._name / "devices" / name / "console.log") for name in devices}
-        return {"engine": config.engine, "devices": devices, "consoles": consoles}
+        return {"engine": config.engine, "devices": devices, "consoles": consoles, "left": left}
 
     def _read_array(self, keys: Message, folder: Path) -> ArrayConfig:
-        keys = dict(keys)
-        content: Message = {}
-        if (file := keys.pop("array", None)) is not None:
-            content = load_config(folder / file, ArrayConfig).model_dump(mode="json")
-        return parse_config(content | keys | {"name": self._name}, ArrayConfig, "the mark csd")
+        file, content = keys.get("array"), {key: value for key, value in keys.items() if key != "array"}
+        path = folder / (file or "the array")
+        if file is not None:
+            content = load_config(path, ArrayConfig).model_dump(mode="json") | content
+        return with_real_drives(parse_config(content | {"name": self._name}, ArrayConfig, path.name), path)
 
     def _bring_up(self, message: Message) -> Message:
         """Have the array up with the data of a job."""
@@ -120,15 +139,34 @@ class Keeper:
         return {}
 
     def _run(self, message: Message) -> Message:
-        from host.app.run_job import run_job
+        from host.app.run_job import NewRun, run_job
 
         request = self._read_job(message)
         self._ensure_up(request.array)
+        where = NewRun(Path(message["runs"]), lambda path: self._send(message["number"], directory=str(path)))
         try:
-            summary = run_job(request, self._paths, Path(message["runs"]), Silent(), quiet=True)
+            with self._cancellable():
+                summary = run_job(request, self._paths, where, Silent(), quiet=True)
         finally:
             self._fetch_consoles()
         return {"summary": msgspec.to_builtins(summary)}
+
+    @contextlib.contextmanager
+    def _cancellable(self) -> Iterator[None]:
+        """Have SIGINT end the block alone, with an error that says so; other signals end the process."""
+        with self._turn:
+            self._runs = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            if INTERRUPTS.signal != signal.SIGINT:
+                raise
+            raise RunCancelled("the run was cancelled; its directory has the rounds until then") from None
+        finally:
+            with self._turn:
+                self._runs = False
+            if INTERRUPTS.signal == signal.SIGINT:
+                INTERRUPTS.forget()
 
     def _fetch_consoles(self) -> None:
         folder = self._paths.arrays / self._name
@@ -164,17 +202,31 @@ class Keeper:
         return {}
 
 
-def read_requests(stream: IO[bytes], keeper: Keeper, requests: queue.SimpleQueue[Message]) -> None:
+def sweep_left(paths: Paths) -> list[str]:
+    """End the drives of arrays whose program is gone, and whose server was killed with it; return the arrays' names."""
+    left = []
+    for folder in sorted(paths.arrays.glob(f"{NAME_PREFIX}*")) if paths.arrays.is_dir() else ():
+        owner = folder.name.removeprefix(NAME_PREFIX).partition("-")[0]
+        if owner.isdecimal() and mark_of(int(owner)) is None and ArrayState.load(folder) is not None:
+            with contextlib.suppress(EnvironmentUnfit):  # its server is about to end it
+                sweep([folder.name], paths)
+                left.append(folder.name)
+    return left
+
+
+def read_requests(stream: IO[bytes], server: ArrayServer, requests: queue.SimpleQueue[Message]) -> None:
     """Hand out requests until the stream ends; then interrupt the main thread."""
     injections: list[threading.Thread] = []
     for line in stream:
         message: Message = json.loads(line)
         if message["do"] == "inject":
-            injections.append(threading.Thread(target=keeper.inject, args=(message,)))
+            injections.append(threading.Thread(target=server.inject, args=(message,)))
             injections[-1].start()
+        elif message["do"] == "cancel":
+            server.cancel(message)
         elif message["do"] == "paths":
             sys.path += [path for path in message["paths"] if path not in sys.path]
-            with keeper.answering(message["number"]):
+            with server.answering(message["number"]):
                 pass
         else:
             requests.put(message)
@@ -188,16 +240,16 @@ def main(name: str) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     log_to_terminal()
     os.dup2(2, 1)  # whoever prints must not do so among the answers
-    keeper, requests = Keeper(name, Paths.default(), answers), queue.SimpleQueue[Message]()
-    reader = threading.Thread(target=read_requests, args=(sys.stdin.buffer, keeper, requests), daemon=True)
+    server, requests = ArrayServer(name, Paths.default(), answers), queue.SimpleQueue[Message]()
+    reader = threading.Thread(target=read_requests, args=(sys.stdin.buffer, server, requests), daemon=True)
     with INTERRUPTS.installed():
         try:
             reader.start()
-            keeper.serve(requests)
+            server.serve(requests)
         except KeyboardInterrupt:
             pass
         finally:
-            keeper.end()
+            server.end()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Client of the keeper process: starts it, sends it requests, and makes sure that nothing is left running."""
+"""Connection to the process that keeps an array: starts it, asks it, and makes sure that nothing is left running."""
 
 from __future__ import annotations
 
@@ -15,47 +15,59 @@ from typing import Any
 
 from firmware_agent.common import errors
 
+NAME_PREFIX = "python-"
+"""Of arrays of `csd_emu.Array`; behind it stands the program's process."""
 _LAST_LINES = 20
 _KILL_SECONDS = 10.0
 
 
 class Ticket(Future[dict[str, Any]]):
-    """An answer that is to come."""
+    """An answer that is to come.
 
-    def take(self, seconds: float) -> dict[str, Any]:
-        """Return the answer, waiting for it; it may be taken again.
+    Attributes:
+        directory: of the run that was asked for, as soon as it has one.
+    """
+
+    directory: Path | None = None
+
+    def take(self, seconds: float | None) -> dict[str, Any]:
+        """Return the answer, waiting for it, without a limit if `seconds` is None; it may be taken again.
 
         Raises:
             DeviceError: there is none after so many wall seconds.
-            CsdError: the keeper could not do it; the error is of the class that it was there.
+            CsdError: the process could not do it; the error is of the class that it was there.
         """
         try:
             answer = self.result(seconds)
         except TimeoutError:
-            raise errors.DeviceError(f"no answer within {seconds:.0f} s of wall time; allow more") from None
+            raise errors.DeviceError(f"no answer within {seconds or 0:.0f} s of wall time; allow more") from None
         if "error" in answer:
             raise getattr(errors, answer["error"], errors.CsdError)(answer["message"])
         return answer
 
 
-class KeeperProcess:
-    """A keeper, as a process of its own session: Ctrl-C reaches the tests alone, and these end it."""
+class ArrayConnection:
+    """The process, in a session of its own: Ctrl-C reaches the program alone, and that ends it.
+
+    Attributes:
+        log: what it says.
+    """
 
     def __init__(self, array: str, log: Path) -> None:
         """Start it; its arrays will be called `array`, and what it says goes to `log`."""
-        self._array, self._log = array, log
+        self._array, self.log = array, log
         self._tickets: dict[int, Ticket] = {}
         self._numbers, self._lock = itertools.count(1), threading.Lock()
         with open(log, "ab") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "host.app.pytest_plugin.keeper", array],
+                [sys.executable, "-P", "-m", "host.app.python_api.array_server", array],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 start_new_session=True,
             )
-        threading.Thread(target=self._read, name="csd-keeper", daemon=True).start()
-        # The project's own modules can be named as models; last, so that they hide nothing of the keeper's.
+        threading.Thread(target=self._read, name="csd-array", daemon=True).start()
+        # The project's own modules can be named as models; last, so that they hide nothing of ours.
         self.send("paths", paths=sys.path)
 
     @property
@@ -79,7 +91,7 @@ class KeeperProcess:
                 ticket.set_result(self._ended())
         return ticket
 
-    def ask(self, what: str, seconds: float, **values: Any) -> dict[str, Any]:
+    def ask(self, what: str, seconds: float | None, **values: Any) -> dict[str, Any]:
         """Ask for something and wait for the answer (see `Ticket.take`)."""
         return self.send(what, **values).take(seconds)
 
@@ -101,6 +113,9 @@ class KeeperProcess:
         for line in stream if stream is not None else ():
             answer = json.loads(line)
             with self._lock:
+                if "directory" in answer:
+                    self._tickets[answer["number"]].directory = Path(answer["directory"])
+                    continue
                 ticket = self._tickets.pop(answer["number"], None)
             if ticket is not None:
                 ticket.set_result(answer)
@@ -110,16 +125,19 @@ class KeeperProcess:
             ticket.set_result(self._ended())
 
     def _ended(self) -> dict[str, Any]:
-        """Return the answer of a keeper that is no more, once its last words can be read."""
+        """Return the answer of a process that is no more, once its last words can be read."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILL_SECONDS)
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         said = "\n".join(f"    {line}" for line in lines)
-        return {"error": "DeviceError", "message": f"the keeper of {self._array} has ended; its last words:\n{said}"}
+        return {
+            "error": "DeviceError",
+            "message": f"the process of array {self._array} has ended; its last words:\n{said}",
+        }
 
     def _sweep(self) -> None:
-        """End the drives of a keeper that could not do it itself."""
-        with open(self._log, "ab") as stream:
+        """End the drives of a process that could not do it itself."""
+        with open(self.log, "ab") as stream:
             stream.write(f"{time.strftime('%H:%M:%S')} sweep {self._array}\n".encode())
             command = [sys.executable, "-P", "-m", "host", "sweep", self._array]
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False)

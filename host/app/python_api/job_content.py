@@ -1,0 +1,47 @@
+"""Job that Python gives, as a job file would have it: a file with changes, or keys, and a class as the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from csd_emu.util.yaml_files import load_yaml
+from firmware_agent.common.errors import ConfigurationError
+from host.app.python_api.user_source import name_code
+from host.config.overrides import merge_keys, override
+from host.core.plain_text import plain_name
+
+JobLike = str | os.PathLike[str] | Mapping[str, Any]
+
+
+def read_job(
+    job: JobLike | None, changes: Mapping[str, Any], folder: Path, sources: Path
+) -> tuple[dict[str, Any], str, Path]:
+    """Return a job's content, what it is called in messages, and the folder that its paths are relative to.
+
+    Args:
+        job: a job file, relative to `folder`, or what would be in one.
+        changes: keys in place of a file's own; beside a mapping those that it has not.
+        folder: see above.
+        sources: folder for the source of a class or function that no file of its own has.
+
+    Raises:
+        ConfigurationError: the file cannot be read, one setting is given twice, or a model's source cannot be shipped.
+    """
+    content, where = dict[str, Any](), "the job"
+    if job is None or isinstance(job, Mapping):
+        merge_keys(keys := dict(job or {}), changes, "train")
+        content = override({}, keys, where)
+    else:
+        path = folder / job
+        if not isinstance(read := load_yaml(path), dict):
+            raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
+        content, where, folder = override(read, changes, str(path)), str(path), path.parent
+        content.setdefault("name", plain_name(path.stem))
+    if isinstance(content.get("data"), str):
+        content["data"] = {"source": content["data"]}
+    if callable(model := content.get("model")):
+        content["model"] = name_code(model, sources)
+    return content, where, folder

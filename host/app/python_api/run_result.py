@@ -1,0 +1,187 @@
+"""Result of a run: its figures, and tables of its rounds, devices and steps."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from csd_emu.util.renamed import OLD_FIGURES, warn_of_old_name
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from host.core.records import RoundRecord
+from host.core.summary import Summary
+from host.monitoring.report.load_run import RunData, check_run_directory, load_run
+from host.monitoring.run_directory import METRICS_FILE
+
+if TYPE_CHECKING:
+    import pandas
+
+Rows = list[dict[str, Any]]
+
+
+class RunResult:
+    """A run that has ended, or what there is of one that has not.
+
+    Attributes:
+        directory: its run directory, with records, checkpoint, report and metrics.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Take a run directory; it is read when something of it is asked for."""
+        self.directory = Path(directory)
+
+    @property
+    def checked_directory(self) -> Path:
+        """The same, if it is a run directory.
+
+        Raises:
+            ConfigurationError: it is none, or another user's.
+        """
+        check_run_directory(self.directory)
+        return self.directory
+
+    @cached_property
+    def data(self) -> RunData:
+        """All that the run directory says.
+
+        Raises:
+            ConfigurationError: it is no run directory, another user's, or damaged.
+        """
+        return load_run(self.directory)
+
+    @property
+    def summary(self) -> Summary:
+        """How it ended (docs/schemas/run.json).
+
+        Raises:
+            ConfigurationError: it has not.
+        """
+        if self.data.summary is None:
+            raise ConfigurationError(f"{self.directory}: the run has not ended; its rounds so far are in .rounds")
+        return self.data.summary
+
+    @property
+    def accuracy(self) -> float:
+        """Of the final weights on held-out records, 0 to 1; NaN if no round has ended."""
+        return math.nan if self.summary.accuracy is None else self.summary.accuracy
+
+    @property
+    def clock(self) -> str:
+        """What device seconds were measured with: ``counted``, ``sampled``, ``modelled`` or ``wall``."""
+        return self.summary.clock
+
+    @property
+    def records_per_device_second(self) -> float:
+        """Records trained on per second of the drives' compute."""
+        return self.summary.records_per_device_second
+
+    @property
+    def events(self) -> Rows:
+        """What happened to drives, in order: records of kind ``event``."""
+        return [msgspec.to_builtins(event) for event in self.data.events]
+
+    @property
+    def metrics(self) -> str:
+        """The metrics at the end of the run, as Prometheus would have scraped them."""
+        return (self.directory / METRICS_FILE).read_text(encoding="utf-8")
+
+    @property
+    def joules_per_record(self) -> float:
+        """Energy of the whole array by the power model, per record trained on."""
+        return self.summary.joules_per_record
+
+    @property
+    def rounds(self) -> pandas.DataFrame:
+        """One row a round."""
+        return _frame(map(_round_row, self.data.rounds))
+
+    @property
+    def devices(self) -> pandas.DataFrame:
+        """One row a device and round; seconds are on the column ``clock``."""
+        return _frame(row for record in self.data.rounds for row in _device_rows(record))
+
+    @property
+    def steps(self) -> pandas.DataFrame:
+        """One row a synchronous step; empty of a federated run."""
+        return _frame(row for record in self.data.rounds for row in _step_rows(record))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a figure by the name that it had in 0.1.0, for one release."""
+        if name not in OLD_FIGURES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warn_of_old_name(name, OLD_FIGURES[name])
+        return getattr(self, OLD_FIGURES[name])
+
+    def __repr__(self) -> str:
+        """Return what it is, for a console."""
+        if self.data.summary is None:
+            return f"<run {self.directory}: {len(self.data.rounds)} rounds so far>"
+        one = self.summary
+        return (
+            f"<run {self.directory}: {one.model}, {one.rounds} rounds, accuracy {self.accuracy:.4f}, "
+            f"{one.records_per_device_second:.1f} records per device second ({one.clock_text})>"
+        )
+
+
+def load_result(directory: str | os.PathLike[str]) -> RunResult:
+    """Return the run in a run directory, ended or not, of this release or 0.1.0.
+
+    >>> csd_emu.load("runs/20261129-120000-job").rounds  # doctest: +SKIP
+
+    Raises:
+        ConfigurationError: it is no run directory, or another user's.
+    """
+    return RunResult(RunResult(directory).checked_directory)
+
+
+def _round_row(record: RoundRecord) -> Mapping[str, Any]:
+    joules = [*(part.energy_joules for part in record.devices), *record.energy_joules.values()]
+    names: tuple[str, ...] = ("round", "clock", "accuracy", "test_loss", "train_loss", "records_per_device_second")
+    names += ("slowest_device_seconds", "start_seconds", "array_seconds", "wall_seconds", "samples")
+    return {
+        **{name: getattr(record, name) for name in names},
+        "joules": math.fsum(math.fsum(each.values()) for each in joules),
+        "devices": len(record.devices),
+        "lost": len(record.lost),
+    }
+
+
+def _device_rows(record: RoundRecord) -> Rows:
+    names: tuple[str, ...] = (
+        "device",
+        "clock",
+        "samples",
+        "steps",
+        "batch_size",
+        "loss",
+        "read_seconds",
+        "receive_seconds",
+    )
+    names += ("send_seconds", "flash_read_bytes", "sent_bytes", "received_bytes", "peak_memory_bytes", "straggler")
+    return [
+        {
+            "round": record.round,
+            **{name: getattr(part, name) for name in names},
+            "device_seconds": part.device_seconds.total,
+            "joules": math.fsum(part.energy_joules.values()),
+        }
+        for part in record.devices
+    ]
+
+
+def _step_rows(record: RoundRecord) -> Rows:
+    names = ("step", "loss", "learning_rate", "samples", "array_seconds", "slowest_seconds", "imbalance")
+    return [{"round": record.round, **{name: getattr(step, name) for name in names}} for step in record.steps]
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError as error:
+        raise EnvironmentUnfit("tables of a run are pandas DataFrames; pip install 'csd-emu[notebook]'") from error
+    return pandas.DataFrame(list(rows))
