@@ -81,10 +81,12 @@ class NewRun:
     Attributes:
         runs: folder of run directories.
         opened: is told the directory.
+        report: whether the report is written at the end; it takes a second or two, and can be written later.
     """
 
     runs: Path
     opened: Callable[[Path], object] = lambda _: None
+    report: bool = True
 
 
 def run_job(
@@ -186,7 +188,11 @@ class _Run:
         """Write the report once, if the run has got as far as to have a directory."""
         if (directory := self._recorder.directory) is not None and not self._reported:
             self._reported = True
-            report_run(directory.path, self._options.progress, self._exporter.render())
+            where, metrics = self._where, self._exporter.render()
+            if isinstance(where, NewRun) and not where.report:
+                write_result(directory.path / METRICS_FILE, metrics)
+            else:
+                report_run(directory.path, self._options.progress, metrics)
 
     def train(self, paths: Paths) -> Summary:
         """Train on the array that is up, else on a new one, which ends with the run."""
@@ -216,7 +222,8 @@ class _Run:
 
     async def _beside_machines(self, run: Coroutine[Any, Any, Summary]) -> Summary:
         """Run beside the machines that count steps, if any; write the report while they end, which takes a second."""
-        threading.Thread(target=_import_ahead).start()
+        if isinstance(self._where, ResumePoint) or self._where.report:
+            threading.Thread(target=_import_ahead).start()
         async with contextlib.AsyncExitStack() as box:
             for machine in self._machines:
                 await box.enter_async_context(machine)

@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -105,6 +106,9 @@ class ArrayServer:
             errors.print(told, markup=False)
         self._send(**answer)
 
+    def _send_directory(self, number: int, directory: Path) -> None:
+        self._send(number, directory=str(directory))
+
     def _send(self, number: int, **values: Any) -> None:
         """Write an answer, or, with ``directory`` alone, where the run is whose answer is to come."""
         with self._lock:
@@ -143,7 +147,8 @@ class ArrayServer:
 
         request = self._read_job(message)
         self._ensure_up(request.array)
-        where = NewRun(Path(message["runs"]), lambda path: self._send(message["number"], directory=str(path)))
+        opened = partial(self._send_directory, message["number"])
+        where = NewRun(Path(message["runs"]), opened, report=False)
         try:
             with self._cancellable():
                 summary = run_job(request, self._paths, where, Silent(), quiet=True)
