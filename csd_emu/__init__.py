@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UserCodeFailed,
     )
     from host.app.python_api.commands import calibrate, plan, simulate
+    from host.app.python_api.compared_runs import compare
     from host.app.python_api.open_array import Array
     from host.app.python_api.run_handle import Run
     from host.app.python_api.run_handle import open_run as open
@@ -43,6 +44,7 @@ __all__ = [
     "UserCodeFailed",
     "__version__",
     "calibrate",
+    "compare",
     "load",
     "open",
     "plan",
@@ -55,6 +57,7 @@ _HOMES = {
     "RunResult": f"{_API}.run_result",
     "__version__": "firmware_agent",
     "calibrate": f"{_API}.commands",
+    "compare": f"{_API}.compared_runs",
     "load": f"{_API}.run_result:load_result",
     "open": f"{_API}.run_handle:open_run",
     "plan": f"{_API}.commands",

@@ -111,6 +111,11 @@ class RunRequest(JobInputs):
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Job and, under ``array``, array as resolved."""
+        return self.portable_job.model_dump(mode="json") | {"array": self.config.model_dump(mode="json")}
+
+    @property
     def host_model(self) -> HostModel | None:
         """What the whole model's steps cost on the host, if a table says it."""
         return None if self.host_table is None else host_model(self.host_table, get_profile(self.config.host.profile))

@@ -44,6 +44,7 @@ from host.monitoring.run_listener import RunStart
 from host.monitoring.run_log import RunLog
 from host.monitoring.run_registry import LiveRun, announce
 from host.monitoring.run_trace import write_slices, write_trace
+from host.monitoring.trackers.tracker_listener import load_trackers
 from host.policies.selection.selection_report import read_plan
 from host.training.multi_server.server_membership import ServerMembership, alike_sha256, joined, publish_exporter
 from host.training.run_sources import hash_sources
@@ -137,6 +138,7 @@ def run_job(
         run = _Run(request, folder, engine, exporter, history, where, options)
         run.member = member
         stack.enter_context(rare_collections())
+        stack.callback(run.close_trackers)
         stack.callback(run.report)
         return run.train(paths)
 
@@ -178,11 +180,19 @@ class _Run:
         past = where if isinstance(where, ResumePoint) else None
         run_log = RunLog(past.last_round if past is not None else 0)
         every = request.job.checkpoint.every
-        self._recorder = Recorder([exporter.state, history, run_log], request.sha256, every, past)
+        self._trackers = load_trackers(request.job.track, request.job.run_name, request.settings)
+        listeners = [exporter.state, history, run_log, *self._trackers]
+        self._recorder = Recorder(listeners, request.sha256, every, past)
         self._failures = Failures(request.job.on_failure == CONTINUE, self._show_failure, self._recorder.set_failures)
         self._machines: list[SamplerMachine] = []
         if past is not None:
             self._failures.restore(past.failures)
+
+    def close_trackers(self) -> None:
+        """Hand the run's files to its trackers, once all are written."""
+        with INTERRUPTS.deferred():
+            for tracker in self._trackers:
+                tracker.close()
 
     def report(self) -> None:
         """Write the report once, if the run has got as far as to have a directory."""

@@ -96,6 +96,13 @@ def complete_profile(incomplete: str) -> list[str]:
     return list_beginning(incomplete, [*PROFILES, *(path.stem for path in Paths.default().profiles.glob("*.yaml"))])
 
 
+def complete_run(incomplete: str) -> list[str]:
+    """Return names of runs in the usual folder."""
+    from host.monitoring.runs.run_listing import list_runs
+
+    return list_beginning(incomplete, {row.name for row in list_runs(Path("runs")).runs})
+
+
 def complete_fault(incomplete: str) -> list[str]:
     """Return the faults that can be injected."""
     from csd_emu.engines.engine_protocol import Fault

@@ -15,6 +15,7 @@ from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.cli.commands import arrays, runs, shipped
 from host.cli.commands.calibrate import calibrate
 from host.cli.commands.deploy import deploy
+from host.cli.commands.history import compare, runs_app
 from host.cli.commands.images import image_app
 from host.cli.commands.plan import plan
 from host.cli.commands.report import explain, report, top
@@ -38,6 +39,7 @@ COMMANDS = (
     top,
     report,
     explain,
+    compare,
     plan,
     arrays.inject,
     store,
@@ -46,6 +48,7 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(runs_app, name="runs")
 app.add_typer(image_app, name="image")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")

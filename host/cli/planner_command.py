@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import msgspec
-from matplotlib.figure import Figure
 
 from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.util.config_files import load_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.errors import ConfigurationError
 from host.app.prepare import RunRequest, prepare_run
 from host.app.run_job import NewRun, run_job
 from host.cli.placement_report import PlanReport
@@ -27,7 +25,7 @@ from host.core.device_time import MODELLED
 from host.core.failures import failed_run
 from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band, stack_band
 from host.core.summary import name_clock
-from host.monitoring.report.charts.chart_svg import paint_chart
+from host.monitoring.report.charts.chart_figure import write_picture
 from host.monitoring.report.charts.plan_chart import plan_chart
 from host.policies.selection.cluster import Range
 from host.policies.selection.planner_protocol import TrialDecision, batches_by_node
@@ -131,7 +129,7 @@ _COLUMNS = ("records\n/step", "step s", "time s", "mean W", "energy J", "J x s",
 def show_devices(report: PlanReport, plot: Path | None, as_json: bool) -> None:
     """Draw and print what was decided, and what came of the training if it was gone on with."""
     if plot is not None and report.devices is not None:
-        write_plot(report.devices, plot)
+        write_picture(plan_chart(report.devices), plot)
     if as_json:
         print_json(report)
         return
@@ -213,36 +211,3 @@ def _sure(plan: SelectionReport) -> str:
 
 def _say(text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
-
-
-_STYLE: dict[Any, Any] = {
-    **{"svg.hashsalt": "csd-emu", "svg.fonttype": "none"},
-    **{"axes.spines.top": False, "axes.spines.right": False},
-}
-_COLOURS = {"s1": "#9aa7b5", "s2": "#1f5fa8", "ink": "#222222"}
-_FORMATS = (".svg", ".png", ".pdf")
-
-
-def check_plot(path: Path) -> None:
-    """Return if a picture can be called so.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
-    if path.suffix not in _FORMATS or not path.absolute().parent.is_dir():
-        raise ConfigurationError(f"--plot {path}: give a file in a folder that is there, as {', '.join(_FORMATS)}")
-
-
-def write_plot(plan: SelectionReport, path: Path) -> None:
-    """Write time against mean power of the configurations.
-
-    Raises:
-        EnvironmentUnfit: the file cannot be written.
-    """
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(8, 5), layout="constrained")
-        paint_chart(figure, plan_chart(plan), _COLOURS, 3)
-        try:
-            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as error:
-            raise EnvironmentUnfit(f"{path}: cannot be written ({error}); give another file with --plot") from error

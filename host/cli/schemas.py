@@ -34,6 +34,8 @@ from host.core.summary import Summary
 from host.deploy.verb_protocol import DeployReport
 from host.monitoring.report.report_page import ReportOutput
 from host.monitoring.report.run_decisions import Explanation
+from host.monitoring.runs.run_comparison import RunComparison
+from host.monitoring.runs.run_listing import RunList
 
 _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "run": Summary,
@@ -51,6 +53,8 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "top": TopReport,
     "report": ReportOutput,
     "explain": Explanation,
+    "runs": RunList,
+    "compare": RunComparison,
     "plan": PlanReport,
     "ci": GateReport,
     "deploy": DeployReport,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from csd_emu.util.config_files import Config, Seconds, load_mapping, parse_config
+from csd_emu.util.config_files import Config, RegisteredName, Seconds, load_mapping, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
 from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
-from host.config.plugins.kinds import SPLIT_POLICY
+from host.config.plugins.kinds import SPLIT_POLICY, TRACKER
 from host.config.plugins.plugin_section import StrategySection, TunerSection
 from host.config.sync_section import DisturbSection, SyncSection
 from host.core.datasets import check_source, is_path
@@ -106,6 +106,8 @@ class JobConfig(Config):
         epochs: passes over the shard per round.
         batch_size, learning_rate, momentum: of SGD in the drive.
         seed: of everything random.
+        track: experiment trackers that are told of its runs: ``tensorboard``, ``mlflow``, ``csv``, ``parquet``, or the
+            user's own.
         name: of its runs, by which their directories are called; else the job file's.
         checkpoint: how often a run writes down what it needs to be resumed.
         target: optional; without it a run succeeds when its rounds are done.
@@ -141,6 +143,7 @@ class JobConfig(Config):
     learning_rate: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    track: list[Annotated[str, RegisteredName(TRACKER)]] = Field(default_factory=list)
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
@@ -195,6 +198,10 @@ def _checked(content: dict[str, Any], where: str, folder: Path) -> JobConfig:
     if is_path(job.data.source):
         data = job.data.model_copy(update={"source": str((folder / job.data.source).absolute())})
         job = job.model_copy(update={"data": data})
+    if job.track:
+        # A file is of the job's folder, and stays so in the run directory.
+        trackers = [str((folder / each).absolute()) if ".py:" in each else each for each in job.track]
+        job = job.model_copy(update={"track": trackers})
     check_mode(job, where)
     check_source(job.data.source, f"{where}: data.source")
     return job

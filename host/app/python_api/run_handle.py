@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from csd_emu.util.file_locks import FOLDER, try_lock
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CsdError, DeviceError
 from host.app.python_api.array_connection import Ticket
 from host.app.python_api.run_result import RunResult
+from host.monitoring.runs.run_listing import is_running
 
 if TYPE_CHECKING:
     from host.core.summary import Summary
@@ -175,11 +175,7 @@ class OpenedRun(Run):
     @property
     def done(self) -> bool:
         """Whether it has ended, however: whoever trains holds the directory's lock."""
-        descriptor = os.open(self._path, FOLDER)
-        try:
-            return try_lock(descriptor)
-        finally:
-            os.close(descriptor)
+        return not is_running(self._path)
 
     @property
     def directory(self) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from csd_emu.util.renamed import OLD_FIGURES, warn_of_old_name
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.core.records import RoundRecord
+from firmware_agent.common.errors import ConfigurationError
+from host.core.run_stats import RunStats
 from host.core.summary import Summary
 from host.monitoring.report.load_run import RunData, check_run_directory, load_run
 from host.monitoring.run_directory import METRICS_FILE
+from host.monitoring.runs.run_tables import make_table
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
-Rows = list[dict[str, Any]]
+
+_MAIN_CHARTS = 5
 
 
 class RunResult:
@@ -55,6 +57,11 @@ class RunResult:
         return load_run(self.directory)
 
     @property
+    def name(self) -> str:
+        """What it is called: by its job, else its directory."""
+        return str(self.data.job.get("name") or self.directory.name)
+
+    @property
     def summary(self) -> Summary:
         """How it ended (docs/schemas/run.json).
 
@@ -81,7 +88,7 @@ class RunResult:
         return self.summary.records_per_device_second
 
     @property
-    def events(self) -> Rows:
+    def events(self) -> list[dict[str, Any]]:
         """What happened to drives, in order: records of kind ``event``."""
         return [msgspec.to_builtins(event) for event in self.data.events]
 
@@ -98,17 +105,37 @@ class RunResult:
     @property
     def rounds(self) -> pandas.DataFrame:
         """One row a round."""
-        return _frame(map(_round_row, self.data.rounds))
+        return make_table("rounds", self.data.rounds)
 
     @property
     def devices(self) -> pandas.DataFrame:
         """One row a device and round; seconds are on the column ``clock``."""
-        return _frame(row for record in self.data.rounds for row in _device_rows(record))
+        return make_table("devices", self.data.rounds)
 
     @property
     def steps(self) -> pandas.DataFrame:
         """One row a synchronous step; empty of a federated run."""
-        return _frame(row for record in self.data.rounds for row in _step_rows(record))
+        return make_table("steps", self.data.rounds)
+
+    def report(self) -> Path:
+        """Write the report of the run, one HTML file that needs nothing else, and return where it is."""
+        from host.monitoring.report.report_page import write_report
+
+        return Path(write_report(self.directory).report)
+
+    def plot(self) -> Figure:
+        """Return the report's main charts: accuracy and loss, throughput, bytes and power; drawn inline in a notebook.
+
+        Raises:
+            ConfigurationError: no round has ended.
+        """
+        from host.monitoring.report.charts.chart_figure import draw_figure
+        from host.monitoring.report.report_page import list_charts
+
+        totals = RunStats.of(self.data.rounds, self.data.devices)
+        if not (charts := list_charts(self.data, totals, [])):
+            raise ConfigurationError(f"{self.directory}: no round has ended; there is nothing to draw")
+        return draw_figure(charts[:_MAIN_CHARTS])
 
     def __getattr__(self, name: str) -> Any:
         """Return a figure by the name that it had in 0.1.0, for one release."""
@@ -137,51 +164,3 @@ def load_result(directory: str | os.PathLike[str]) -> RunResult:
         ConfigurationError: it is no run directory, or another user's.
     """
     return RunResult(RunResult(directory).checked_directory)
-
-
-def _round_row(record: RoundRecord) -> Mapping[str, Any]:
-    joules = [*(part.energy_joules for part in record.devices), *record.energy_joules.values()]
-    names: tuple[str, ...] = ("round", "clock", "accuracy", "test_loss", "train_loss", "records_per_device_second")
-    names += ("slowest_device_seconds", "start_seconds", "array_seconds", "wall_seconds", "samples")
-    return {
-        **{name: getattr(record, name) for name in names},
-        "joules": math.fsum(math.fsum(each.values()) for each in joules),
-        "devices": len(record.devices),
-        "lost": len(record.lost),
-    }
-
-
-def _device_rows(record: RoundRecord) -> Rows:
-    names: tuple[str, ...] = (
-        "device",
-        "clock",
-        "samples",
-        "steps",
-        "batch_size",
-        "loss",
-        "read_seconds",
-        "receive_seconds",
-    )
-    names += ("send_seconds", "flash_read_bytes", "sent_bytes", "received_bytes", "peak_memory_bytes", "straggler")
-    return [
-        {
-            "round": record.round,
-            **{name: getattr(part, name) for name in names},
-            "device_seconds": part.device_seconds.total,
-            "joules": math.fsum(part.energy_joules.values()),
-        }
-        for part in record.devices
-    ]
-
-
-def _step_rows(record: RoundRecord) -> Rows:
-    names = ("step", "loss", "learning_rate", "samples", "array_seconds", "slowest_seconds", "imbalance")
-    return [{"round": record.round, **{name: getattr(step, name) for name in names}} for step in record.steps]
-
-
-def _frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
-    try:
-        import pandas
-    except ImportError as error:
-        raise EnvironmentUnfit("tables of a run are pandas DataFrames; pip install 'csd-emu[notebook]'") from error
-    return pandas.DataFrame(list(rows))

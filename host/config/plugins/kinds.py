@@ -47,3 +47,10 @@ SPLIT_POLICY = Registry(
     package="host.policies.split",
     needed=("decide",),
 )
+TRACKER = Registry(
+    word="track",
+    group="csd_emu.trackers",
+    package="host.monitoring.trackers",
+    needed=("begin", "log", "finish"),
+    by_path=True,
+)

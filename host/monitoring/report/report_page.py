@@ -23,6 +23,7 @@ from host.core.owned_files import write_whole
 from host.core.records import EventKind, EventRecord
 from host.core.run_stats import RunStats
 from host.core.summary import INSTRUCTIONS
+from host.monitoring.charts.chart import Chart
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.report.charts.chart_svg import ChartSvg, draw_chart, draw_timeline
 from host.monitoring.report.charts.plan_chart import plan_chart
@@ -98,7 +99,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
     devices = list(totals.devices)
     energy, decisions = _energy(totals), list_decisions(run.rounds, run.events, run.plan)
     return (
-        _environment()
+        page_environment()
         .get_template("page.html.j2")
         .render(
             run=run,
@@ -140,7 +141,8 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def page_environment() -> jinja2.Environment:
+    """Return what the pages' templates are filled with."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -175,12 +177,13 @@ def _traces(run: RunData, folder: Path) -> list[tuple[str, str, str]]:
     return [(quote(os.path.relpath(run.path / name, folder)), name, text) for name, text in found]
 
 
-def _charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]) -> dict[str, ChartSvg]:
+def list_charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]) -> list[Chart]:
+    """Return the charts of a run, the main ones first; none without a round."""
     if not run.rounds:
-        return {}
+        return []
     target, devices = run.job.get("target"), list(totals.devices)
     accuracy = target.get("accuracy") if isinstance(target, Mapping) else None
-    charts = [
+    return [
         *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
         throughput_chart(run.rounds, [name for name in devices if name != HOST]),
         link_chart(run.rounds),
@@ -188,8 +191,13 @@ def _charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]) ->
         *([plan_chart(run.plan)] if run.plan is not None else []),
         *step_charts(run.rounds, decisions, totals.clock),
     ]
-    drawn = [draw_chart(chart) for chart in charts]
-    if (timeline := _timeline(run, devices)) is not None:
+
+
+def _charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]) -> dict[str, ChartSvg]:
+    drawn = [draw_chart(chart) for chart in list_charts(run, totals, decisions)]
+    if not drawn:
+        return {}
+    if (timeline := _timeline(run, list(totals.devices))) is not None:
         drawn.append(draw_timeline(timeline))
     return {chart.name: chart for chart in drawn}
 

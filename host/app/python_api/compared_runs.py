@@ -1,0 +1,106 @@
+"""Comparison of runs, for terminals and notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from host.app.python_api.run_result import RunResult
+from host.monitoring.runs.run_comparison import FigureColumn, RunComparison, compare_runs
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+Group = RunResult | Sequence[RunResult]
+
+
+class Comparison:
+    """Runs beside each other; each group is a run, or runs of one job with different seeds."""
+
+    def __init__(self, groups: dict[str, list[RunResult]]) -> None:
+        """Take the groups, by name."""
+        self._groups = {name: [run.data for run in runs] for name, runs in groups.items()}
+
+    @cached_property
+    def data(self) -> RunComparison:
+        """All figures, with differences, verdicts and what differs in configuration."""
+        return compare_runs(self._groups)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row a figure; of each group after the first also the difference, and whether it is more than noise."""
+        from host.monitoring.runs.run_tables import make_frame
+
+        return make_frame(self._rows())
+
+    def plot(self) -> Figure:
+        """Return accuracy over rounds and array seconds, a line a run."""
+        from host.monitoring.report.charts.chart_figure import draw_figure
+        from host.monitoring.runs.comparison_page import curve_charts
+
+        return draw_figure(curve_charts(self._groups))
+
+    def _rows(self) -> list[dict[str, object]]:
+        return [
+            {"figure": row.figure, "clock": row.clock}
+            | {
+                key: value
+                for name, column in zip(self.data.names, row.columns, strict=True)
+                for key, value in _cells(name, column).items()
+            }
+            for row in self.data.figures
+        ]
+
+    def __repr__(self) -> str:
+        """Return the table as text."""
+        rows = [list(self._rows()[0]), *([_text(value) for value in row.values()] for row in self._rows())]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        different = [f"{key}: {' | '.join(map(str, values))}" for key, values in self.data.configuration.items()]
+        return "\n".join([*(line.rstrip() for line in lines), *different])
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(_text(value))}</td>" for value in row.values()) + "</tr>"
+            for row in rows
+        )
+        different = "".join(
+            f"<li>{html.escape(key)}: {html.escape(' | '.join(map(str, values)))}</li>"
+            for key, values in self.data.configuration.items()
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{different}</ul>"
+
+
+def compare(*groups: Group) -> Comparison:
+    """Compare runs, or groups of runs of one job with different seeds.
+
+    >>> csd_emu.compare(run, other)  # doctest: +SKIP
+    >>> csd_emu.compare(narrow_runs, wide_runs).table  # doctest: +SKIP
+
+    Raises:
+        ConfigurationError: there are fewer than two, or runs of one group differ in more than their seeds.
+    """
+    named: dict[str, list[RunResult]] = {}
+    for number, group in enumerate(groups, 1):
+        runs = [group] if isinstance(group, RunResult) else list(group)
+        name = runs[0].name if runs else ""
+        named[name if name not in named else f"{name} ({number})"] = runs
+    comparison = Comparison(named)
+    comparison.data  # noqa: B018 - what it refuses is said now
+    return comparison
+
+
+def _cells(name: str, column: FigureColumn) -> dict[str, object]:
+    cells: dict[str, object] = {name: column.mean, f"{name}: deviation": column.deviation}
+    if column.verdict:
+        cells |= {f"{name}: difference": column.difference, f"{name}: verdict": column.verdict}
+    return cells
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
