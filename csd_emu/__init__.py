@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from host.app.python_api.run_handle import open_run as open
     from host.app.python_api.run_result import RunResult
     from host.app.python_api.run_result import load_result as load
+    from host.app.python_api.sweep import sweep
 
 __all__ = [
     "Array",
@@ -49,6 +50,7 @@ __all__ = [
     "open",
     "plan",
     "simulate",
+    "sweep",
 ]
 _ERRORS, _API = "firmware_agent.common.errors", "host.app.python_api"
 _HOMES = {
@@ -62,6 +64,7 @@ _HOMES = {
     "open": f"{_API}.run_handle:open_run",
     "plan": f"{_API}.commands",
     "simulate": f"{_API}.commands",
+    "sweep": f"{_API}.sweep",
 }
 
 

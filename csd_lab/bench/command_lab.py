@@ -57,7 +57,7 @@ class CommandLab:
             process.wait()
         for home in self.folder.glob("home-*"):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.run(home.name.removeprefix("home-"), "sweep")
+                self.run(home.name.removeprefix("home-"), "clean")
 
     def write(self, name: str, content: dict[str, Any]) -> Path:
         """Write a YAML file."""

@@ -43,7 +43,7 @@ class DeviceStatus(msgspec.Struct, frozen=True):
 class ArrayStatus(msgspec.Struct, frozen=True):
     """`csd-emu status` and `csd-emu up`.
 
-    `state` is ``up``, ``damaged`` (devices are missing), ``down`` or ``unreadable`` (its state file is; csd-emu sweep
+    `state` is ``up``, ``damaged`` (devices are missing), ``down`` or ``unreadable`` (its state file is; csd-emu clean
     ends it). `counts_for` is the array whose steps it counts: a virtual machine of the clock `sampled`, which comes and
     goes with a run; null for every other array.
     """
@@ -63,7 +63,7 @@ class StatusReport(msgspec.Struct, frozen=True):
 
 
 class SweepReport(msgspec.Struct, frozen=True):
-    """`csd-emu down` and `csd-emu sweep`: the devices ended, per array; `busy` arrays were in use and left alone."""
+    """`csd-emu down` and `csd-emu clean`: the devices ended, per array; `busy` arrays were in use and left alone."""
 
     ended: dict[str, list[str]]
     busy: list[str]
@@ -114,7 +114,7 @@ def take_down(name: str, paths: Paths) -> SweepReport:
         EnvironmentUnfit: another process works on it.
     """
     if name not in _names(paths) or not (paths.arrays / name / STATE_FILE).exists():
-        raise ConfigurationError(f"array {name!r} is not up; csd-emu status lists arrays, csd-emu sweep ends leftovers")
+        raise ConfigurationError(f"array {name!r} is not up; csd-emu status lists arrays, csd-emu clean ends leftovers")
     counting = {counter_array(name, number) for number in range(MAX_COUNTERS)}
     return sweep([name, *counting.intersection(_names(paths))], paths)
 

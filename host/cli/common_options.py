@@ -24,6 +24,9 @@ else:
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train")]
 ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]
 ArrayOption = Annotated[Path, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")]
+ArrayOrDefault = Annotated[
+    Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives; else array.yaml beside the job")
+]
 EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in place of the array file's")]
 ClockOption = Annotated[Clock | None, typer.Option("--clock", help="in place of the array file's")]
 TunerOption = Annotated[TunerName | None, typer.Option("--tuner", help="in place of the job file's")]

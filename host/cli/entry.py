@@ -5,12 +5,19 @@ from __future__ import annotations
 import gc
 import sys
 
+from firmware_agent import __version__
+
 _OURS = ("csd_emu", "firmware_agent", "host", "csd_lab")
 UNFIT = 2
 
 
 def main() -> None:
     """Run the command line, or say which extra is not installed."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"csd-emu {__version__}")
+        return
+    if sys.argv[1:2] == ["run"] and "--json" not in sys.argv and sys.stderr.isatty():
+        print("csd-emu: read job and array ...", file=sys.stderr, flush=True)  # imports take seconds
     try:
         from host.cli.main import main as run
 

@@ -11,6 +11,7 @@ import typer
 
 from csd_emu.util.open_files import raise_open_files
 from csd_emu.util.paths import Paths
+from firmware_agent import __version__
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.cli.commands import arrays, runs, shipped
 from host.cli.commands.calibrate import calibrate
@@ -21,8 +22,9 @@ from host.cli.commands.plan import plan
 from host.cli.commands.report import explain, report, top
 from host.cli.commands.runs import ci_app, store
 from host.cli.commands.stack import stack_app
+from host.cli.commands.sweep import sweep
 from host.cli.lab_commands import CommandGroup, add_commands
-from host.core.console import LOG_VARIABLE, errors, log_as_json, log_to_terminal, print_user_traceback
+from host.core.console import LOG_VARIABLE, errors, log_as_json, log_to_terminal, print_line, print_user_traceback
 from host.core.interrupts import INTERRUPTS
 
 INTERRUPTED = 130
@@ -32,20 +34,21 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 # numpy or torch in pieces, which end in a traceback.
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 COMMANDS = (
-    *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
-    calibrate,
-    deploy,
-    shipped.profiles,
-    top,
-    report,
-    explain,
-    compare,
-    plan,
-    arrays.inject,
-    store,
-    shipped.example,
-    shipped.schema,
+    *(runs.run, sweep, arrays.up, arrays.down, arrays.status, arrays.clean, calibrate),
+    *(compare, report, explain, top),
+    *(plan, shipped.profiles, arrays.validate),
+    *(arrays.inject, deploy, store),
+    *(shipped.doctor, shipped.example, shipped.schema),
 )
+# Under these headings in --help.
+PANELS = {
+    "Train": ("run", "up", "down", "status", "clean", "sweep", "calibrate"),
+    "Look": ("runs", "compare", "report", "explain", "top"),
+    "Plan": ("plan", "simulate", "tune", "profiles", "validate"),
+    "Faults, gates, real drives, servers": ("inject", "ci", "deploy", "store", "stack"),
+    "Set up": ("doctor", "example", "schema", "image"),
+}
+_OTHERS = "For developers"
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(runs_app, name="runs")
@@ -53,16 +56,26 @@ app.add_typer(image_app, name="image")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
 add_commands(app)
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+for command_info in app.registered_commands:
+    name = command_info.name or getattr(command_info.callback, "__name__", "")
+    command_info.rich_help_panel = _PANEL_OF.get(name, _OTHERS)
+for group_info in app.registered_groups:
+    group_info.rich_help_panel = _PANEL_OF.get(group_info.name or "", _OTHERS)
 
 
 @app.callback()
 def prepare(
+    version: Annotated[bool, typer.Option("--version", help="print it, and end")] = False,
     log_format: Annotated[
         Literal["text", "json"],
         typer.Option("--log-format", envvar=LOG_VARIABLE, help="of standard error; json: one object per line"),
     ] = "text",
 ) -> None:
     """Do what options before the command's name ask for."""
+    if version:
+        print_line(f"csd-emu {__version__}")
+        raise typer.Exit
     if log_format == "json":
         log_as_json(errors)
     else:

@@ -23,6 +23,8 @@ from host.app.gate.gate_baseline import GateBaseline
 from host.app.gate.gate_checks import GateReport
 from host.app.image_actions import ImageReport
 from host.app.inject_fault import InjectReport
+from host.app.machine_check import MachineReport
+from host.app.python_api.sweep import SweptReport
 from host.app.validation import ValidationReport
 from host.cli.lab_commands import OUTPUTS_GROUP, list_entries
 from host.cli.placement_report import PlanReport
@@ -43,7 +45,9 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "up-plan": VmScheduleReport,
     "status": StatusReport,
     "down": SweepReport,
+    "clean": SweepReport,
     "sweep": SweepReport,
+    "swept": SweptReport,
     "validate": ValidationReport,
     "inject": InjectReport,
     "image": ImageReport,
@@ -53,6 +57,7 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "top": TopReport,
     "report": ReportOutput,
     "explain": Explanation,
+    "doctor": MachineReport,
     "runs": RunList,
     "compare": RunComparison,
     "plan": PlanReport,

@@ -92,7 +92,7 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ConfigurationError: the file is damaged, or another user's.
         """
         check_owner(folder, STATE_FILE)
-        remedy = f"run csd-emu sweep {folder.name}"
+        remedy = f"run csd-emu clean {folder.name}"
         return read_whole(folder / STATE_FILE, msgspec.json.Decoder(cls).decode, ConfigurationError, remedy)
 
 

@@ -223,9 +223,9 @@ def test_arrays_that_are_not_there(workshop: Workshop, csd_emu: Command, name: s
     outside = workshop.folder / "precious"
     outside.write_text("keep")
     assert_refused(csd_emu("down", name), workshop, "is not up; csd-emu status lists arrays")
-    done = csd_emu("sweep", name, "--json")
+    done = csd_emu("clean", name, "--json")
     if name == "nothing":
-        assert done.json("sweep")["ended"] == {"nothing": []}
+        assert done.json("clean")["ended"] == {"nothing": []}
     else:
         assert done.code == 2
         assert "Traceback" not in done.err
@@ -246,8 +246,8 @@ def test_a_damaged_state_file_is_named_with_the_remedy_which_works(
         done = csd_emu(*command)
         assert done.code == 2
         assert "array.json: is damaged, or cannot be read" in done.err
-        assert "run csd-emu sweep lab" in done.err
-    assert csd_emu("sweep", "lab").code == 0
+        assert "run csd-emu clean lab" in done.err
+    assert csd_emu("clean", "lab").code == 0
     assert workshop.arrays() == []
 
 

@@ -88,5 +88,5 @@ def test_a_relay_that_dies_is_one_clear_error(shaped: Callable[[str], Workshop],
     assert done.code != 0
     assert "the relay of its shaped link has ended" in " ".join(done.err.split())
     assert csd_emu("status").code == 0
-    assert csd_emu("sweep", NAME).code == 0
+    assert csd_emu("clean", NAME).code == 0
     assert_gone(workshop)

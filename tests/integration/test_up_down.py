@@ -67,9 +67,9 @@ def test_sweep_needs_no_state_file_and_touches_its_own_array_alone(workshop: Wor
     for array in (one, other):
         assert csd_emu("up", array).code == 0
     (workshop.home / "state" / "arrays" / "lab" / "array.json").unlink()
-    assert csd_emu("sweep", "lab", "--json").json("sweep")["ended"] == {"lab": ["csd-00"]}
+    assert csd_emu("clean", "lab", "--json").json("clean")["ended"] == {"lab": ["csd-00"]}
     assert [array["array"] for array in csd_emu("status", "--json").json("status")["arrays"]] == ["other"]
-    assert csd_emu("sweep", "--json").json("sweep")["ended"] == {"other": ["csd-00"]}
+    assert csd_emu("clean", "--json").json("clean")["ended"] == {"other": ["csd-00"]}
     assert workshop.agents() == []
     assert workshop.arrays() == []
 

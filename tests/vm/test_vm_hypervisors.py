@@ -68,7 +68,7 @@ def placed(racks: list[Hypervisor]) -> Iterator[RackWorkshop]:
             for rack in racks:
                 if not rack.answers():
                     rack.start()
-            swept = workshop.run("sweep", "--array", workshop.array)
+            swept = workshop.run("clean", "--array", workshop.array)
             assert swept.code == 0, swept.err
         assert_nothing_of_an_array(racks)
 
@@ -158,7 +158,7 @@ def test_a_hypervisor_that_dies_costs_its_own_drives_and_nothing_is_left(
     assert racks[0].files("csd.") == []
     assert racks[1].files("csd.") != []
     racks[1].start()
-    swept = placed.run("sweep", "--array", placed.array)
+    swept = placed.run("clean", "--array", placed.array)
     assert swept.code == 0, swept.err
     assert_nothing_of_an_array(racks)
 
@@ -234,7 +234,7 @@ def test_two_arrays_on_the_same_hypervisors_are_not_in_each_others_way(
         assert placed.run("down", f"{NAME}-b").code == 0
         assert_nothing_of_an_array(racks)
     finally:
-        placed.run("sweep", "--array", other)
+        placed.run("clean", "--array", other)
 
 
 def test_an_upload_that_is_cut_goes_on_where_it_was_cut(rack: Hypervisor, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def calling_libvirt(purpose: str) -> Iterator[None]:
     try:
         yield
     except libvirt.libvirtError as error:
-        raise EnvironmentUnfit(f"libvirt could not {purpose}: {error}; csd-emu sweep ends what may be left") from error
+        raise EnvironmentUnfit(f"libvirt could not {purpose}: {error}; csd-emu clean ends what may be left") from error
 
 
 class SessionDaemon:

@@ -267,7 +267,7 @@ def _copy_sealed(source: Path, target: Path) -> None:
     ):
         status = os.fstat(written.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise DeviceError(f"{source}: the template's QEMU left no file; csd-emu sweep, then run it again")
+            raise DeviceError(f"{source}: the template's QEMU left no file; csd-emu clean, then run it again")
         sealed.truncate(status.st_size)
         for begin, end in _data(written.fileno(), status.st_size):
             while begin < end and (block := os.pread(written.fileno(), min(_COPY_BYTES, end - begin), begin)):

@@ -92,7 +92,7 @@ class NamespacedLink(Shaper):
         if not (self._namespaces / self._name).exists():
             raise EnvironmentUnfit(
                 f"array {self._array!r}: the network namespace {self._name} of its shaped link has gone, so no drive "
-                f"reaches the host; csd-emu sweep {self._array}, then start it again"
+                f"reaches the host; csd-emu clean {self._array}, then start it again"
             )
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class RelayedLink(Shaper):
     def _gone(self) -> EnvironmentUnfit:
         return EnvironmentUnfit(
             f"array {self._array!r}: the relay of its shaped link has ended, so no drive reaches the host; it said: "
-            f"{self._last_words()}; csd-emu sweep {self._array}, then start it again"
+            f"{self._last_words()}; csd-emu clean {self._array}, then start it again"
         )
 
     def _last_words(self) -> str:

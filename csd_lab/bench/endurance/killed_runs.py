@@ -169,7 +169,7 @@ class KillLab(CommandLab):
             before = count_rounds(newest(watched))
             codes, resumed = self._come_to_an_end(kind, aim.target, started, runs)
         for home in SERVERS if kind == GROUP else ():  # a killed server leaves its drives; others clear up themselves
-            self.run(home, "sweep")
+            self.run(home, "clean")
         what = {"target": aim.target, "moment": aim.moment, "round": aim.round, "fraction": aim.fraction}
         what |= {"killed": killed, "rounds_recorded": before, "resumed": resumed, "exit_codes": codes}
         judged = newest(runs / _HOMES[kind][0])

@@ -201,7 +201,7 @@ class _ServersLab(CommandLab):
         self._finish(started[server] for server in survivors)
         ended = [self._done(self._runs(job, server)) for server in survivors]
         steps = {server: read_steps(run) for server, run in zip(survivors, ended, strict=True)}
-        self.run(lost, "sweep", f"lab-{lost}")
+        self.run(lost, "clean", f"lab-{lost}")
         odd = [abs(LOSS_STEPS - len({step.step for step in each})) for each in steps.values()]
         twice = [len(each) - len({step.step for step in each}) for each in steps.values()]
         meeting = [max(step.wall_seconds for step in each[KILL_AFTER:]) for each in steps.values()]

@@ -139,5 +139,5 @@ class ArrayConnection:
         """End the drives of a process that could not do it itself."""
         with open(self.log, "ab") as stream:
             stream.write(f"{time.strftime('%H:%M:%S')} sweep {self._array}\n".encode())
-            command = [sys.executable, "-P", "-m", "host", "sweep", self._array]
+            command = [sys.executable, "-P", "-m", "host", "clean", self._array]
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False)

@@ -91,7 +91,7 @@ def status(as_json: Json = False) -> None:
     print_json(report) if as_json else print_status(report)
 
 
-def sweep(
+def clean(
     names: Annotated[
         list[str] | None,
         typer.Argument(help="arrays; all of this user if none is given", autocompletion=complete_array),

@@ -18,6 +18,7 @@ from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.gate_checks import REMEDIES, GateReport, Verdict, format_tolerance, list_changes, parse_bands
 from host.cli.common_options import (
     ArrayOption,
+    ArrayOrDefault,
     ClockOption,
     CommunicationOption,
     DrivesOption,
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from host.app.prepare import RunRequest
 
 
-ArrayOrDefault = Annotated[
-    Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives; else array.yaml beside the job")
-]
 JobArgument = Annotated[Path | None, typer.Argument(metavar="JOB.YAML", help="what to train")]
 ServersOption = Annotated[
     Path | None,

@@ -11,7 +11,7 @@ import typer
 from csd_emu.util.paths import Paths
 from host.cli.common_options import Json, complete_example, complete_profile, complete_schema
 from host.cli.shipped_examples import ExamplesReport, NamedText
-from host.core.console import print_json
+from host.core.console import console, figures_table, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 
 
@@ -54,3 +54,21 @@ def schema(
     from host.cli.schemas import find_schema, list_schemas
 
     sys.stdout.write("".join(f"{each}\n" for each in list_schemas()) if name is None else find_schema(name))
+
+
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine can run, and what to install for the rest. Example: csd-emu doctor."""
+    with INTERRUPTS.deferred():
+        from host.app.machine_check import check_machine
+
+    report = check_machine(Paths.default().state)
+    if as_json:
+        print_json(report)
+        return
+    columns = ("", "found", "needed for", "remedy")
+    table = figures_table(f"csd-emu {report.version}", columns, left=columns)
+    for fact in report.facts:
+        table.add_row(fact.name, fact.found or "[red]none[/]", fact.needed_for, fact.remedy)
+    print_whole(table)
+    can = [name for name, able in (("native", report.native), ("qemu", report.qemu)) if able]
+    console.print(f"engines that can run here: {', '.join(can) or 'none'}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -73,24 +72,18 @@ class RunComparison(msgspec.Struct, frozen=True):
     confidence: float = CONFIDENCE
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """How a figure is read from a summary, and whether it rests on a clock."""
-
-    read: Callable[[Summary], float | None]
-    timed: bool = True
-
-
-_FIGURES = {
-    "accuracy": _Figure(lambda summary: summary.accuracy, timed=False),
-    "rounds": _Figure(lambda summary: float(summary.rounds), timed=False),
-    "records_per_device_second": _Figure(lambda summary: summary.records_per_device_second),
-    "records_per_array_second": _Figure(lambda summary: summary.records_per_array_second),
-    "array_seconds": _Figure(lambda summary: summary.array_seconds),
-    "joules_per_record": _Figure(lambda summary: summary.joules_per_record),
-    "energy_joules": _Figure(lambda summary: summary.energy_joules),
-    "host_link_bytes_per_record": _Figure(lambda summary: summary.host_link_bytes_per_record, timed=False),
+FIGURES: Mapping[str, Callable[[Summary], float | None]] = {
+    "accuracy": lambda summary: summary.accuracy,
+    "rounds": lambda summary: float(summary.rounds),
+    "records_per_device_second": lambda summary: summary.records_per_device_second,
+    "records_per_array_second": lambda summary: summary.records_per_array_second,
+    "array_seconds": lambda summary: summary.array_seconds,
+    "joules_per_record": lambda summary: summary.joules_per_record,
+    "energy_joules": lambda summary: summary.energy_joules,
+    "host_link_bytes_per_record": lambda summary: summary.host_link_bytes_per_record,
 }
+# Those that no clock is needed for.
+_UNTIMED = ("accuracy", "rounds", "host_link_bytes_per_record")
 
 
 def compare_runs(groups: Mapping[str, Sequence[RunData]]) -> RunComparison:
@@ -112,16 +105,16 @@ def compare_runs(groups: Mapping[str, Sequence[RunData]]) -> RunComparison:
     return RunComparison(
         names=list(groups),
         directories=[[str(run.path) for run in runs] for runs in groups.values()],
-        figures=[_compare(name, figure, list(groups.values())) for name, figure in _FIGURES.items()],
+        figures=[_compare(name, list(groups.values())) for name in FIGURES],
         configuration={key: [each.get(key) for each in first] for key in _different(first)},
     )
 
 
-def _compare(name: str, figure: _Figure, groups: Sequence[Sequence[RunData]]) -> FigureComparison:
+def _compare(name: str, groups: Sequence[Sequence[RunData]]) -> FigureComparison:
     summaries = [[run.summary for run in runs if run.summary is not None and run.rounds] for runs in groups]
-    values = [[value for each in group if (value := figure.read(each)) is not None] for group in summaries]
+    values = [[value for each in group if (value := FIGURES[name](each)) is not None] for group in summaries]
     clocks = [
-        "+".join(sorted({name_clock(each.clock, each.core_model) for each in group})) if figure.timed else ""
+        "+".join(sorted({name_clock(each.clock, each.core_model) for each in group})) if name not in _UNTIMED else ""
         for group in summaries
     ]
     columns = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ class MlflowTracker:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else 3.x refuses the store that needs no server
         where = setting("MLFLOW_TRACKING_URI", (run.directory.parent / "mlruns").absolute().as_uri())
         experiment = setting("MLFLOW_EXPERIMENT_NAME", "csd-emu")
         self._client = client = MlflowClient(where)

@@ -56,7 +56,16 @@ def write_picture(chart: Chart, path: Path) -> None:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH_INCHES, 5), layout="constrained")
         paint_chart(figure, chart, _COLOURS, _KEY_COLUMNS)
-        try:
-            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as error:
-            raise EnvironmentUnfit(f"{path}: cannot be written ({error}); give another file with --plot") from error
+        save_picture(figure, path)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write a figure to a file of `check_picture`.
+
+    Raises:
+        EnvironmentUnfit: it cannot be written.
+    """
+    try:
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except OSError as error:
+        raise EnvironmentUnfit(f"{path}: cannot be written ({error}); give another file with --plot") from error

@@ -63,7 +63,7 @@ def test_both_ends_get_the_bucket_and_a_change_reaches_both(tmp_path: Path) -> N
     link.close()
     assert list(tmp_path.iterdir()) == []
     assert sum(line.startswith("ip netns del") for line in kernel.said) == 1
-    with pytest.raises(EnvironmentUnfit, match="csd-emu sweep lab"):
+    with pytest.raises(EnvironmentUnfit, match="csd-emu clean lab"):
         link.check()
 
 

@@ -1,0 +1,308 @@
+"""Sweep: a job trained with many values of its keys, over seeds; it goes on where an earlier one ended."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import statistics
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import msgspec
+
+from csd_emu.util.config_files import parse_config
+from firmware_agent.common.atomic_files import read_lines
+from firmware_agent.common.errors import ConfigurationError, CsdError
+from host.app.python_api.job_content import JobLike, read_job
+from host.app.python_api.open_array import Array
+from host.app.python_api.run_result import RunResult
+from host.app.python_api.sweep_points import Point, Range, Values, by_seed, check_count, list_points
+from host.config.job_file import JobConfig
+from host.config.overrides import NO_KEYS, merge_keys, override
+from host.core.owned_files import writing
+from host.monitoring.runs.run_comparison import FIGURES
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+POINTS_FILE = "sweep.jsonl"
+_MOST_LINE_BYTES = 1 << 20
+# All others are the better the less they are.
+THE_MORE = ("accuracy", "records_per_device_second", "records_per_array_second", "rounds")
+
+
+class SweptRun(msgspec.Struct, frozen=True):
+    """One run of a sweep.
+
+    Attributes:
+        point: key -> value, ``seed`` among them.
+        directory: of the run; empty if it has none.
+        error: why it failed; empty if it did not. Such a run is tried again when the sweep goes on.
+        clock: of its figures.
+        figures: what it came to (`FIGURES`).
+    """
+
+    point: dict[str, Any]
+    directory: str = ""
+    error: str = ""
+    clock: str = ""
+    figures: dict[str, float] = {}
+
+
+class SweptPoint(msgspec.Struct, frozen=True):
+    """Runs of a sweep that differ in their seeds alone.
+
+    Attributes:
+        point: key -> value, without the seed.
+        mean: of the objective.
+        deviation: sample standard deviation over the seeds; None of one.
+        seeds: how many have ended.
+        clock: of the figure's seconds.
+    """
+
+    point: dict[str, Any]
+    mean: float
+    deviation: float | None
+    seeds: int
+    clock: str
+
+
+class SweptReport(msgspec.Struct, frozen=True):
+    """`csd-emu sweep`: its points, the best first, and its runs."""
+
+    objective: str
+    points: list[SweptPoint]
+    runs: list[SweptRun]
+
+
+class SweepResult:
+    """Runs of a sweep, one a point and seed.
+
+    Attributes:
+        runs: those that were trained, also those that failed.
+        objective: the figure that decides which point is best.
+    """
+
+    def __init__(self, runs: Sequence[SweptRun], objective: str) -> None:
+        """Take the runs."""
+        self.runs, self.objective = list(runs), objective
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row a run: its point, clock, figures, directory, and error."""
+        from host.monitoring.runs.run_tables import make_frame
+
+        return make_frame(
+            [
+                {**run.point, "clock": run.clock, **run.figures, "directory": run.directory, "error": run.error}
+                for run in self.runs
+            ]
+        )
+
+    @property
+    def points(self) -> list[SweptPoint]:
+        """The points whose runs have ended, the best mean of the objective first."""
+        found: dict[bytes, list[SweptRun]] = {}
+        for run in self.runs:
+            if self.objective in run.figures:
+                found.setdefault(_key(_without_seed(run.point)), []).append(run)
+        points = [_describe(runs, self.objective) for runs in found.values()]
+        return sorted(points, key=lambda each: each.mean, reverse=self.objective in THE_MORE)
+
+    @property
+    def best(self) -> Point:
+        """The point with the best mean of the objective.
+
+        Raises:
+            ConfigurationError: no run has ended.
+        """
+        if not (points := self.points):
+            raise ConfigurationError("no run of the sweep has ended")
+        return points[0].point
+
+    def results(self) -> list[RunResult]:
+        """Return the runs that have ended without a failure."""
+        return [RunResult(run.directory) for run in self.runs if not run.error]
+
+    def plot(self) -> Figure:
+        """Return the objective of each run, by point, the best first."""
+        from matplotlib.figure import Figure
+
+        points = self.points
+        figure = Figure(figsize=(8, 1.5 + 0.35 * len(points)), layout="constrained")
+        axes = figure.subplots()
+        for row, each in enumerate(points):
+            runs = [run for run in self.runs if run.figures and _without_seed(run.point) == each.point]
+            values = [run.figures[self.objective] for run in runs]
+            axes.plot(values, [row] * len(values), "o", color="#1f5fa8")
+        axes.set_yticks(range(len(points)), [", ".join(f"{k}={v}" for k, v in each.point.items()) for each in points])
+        axes.invert_yaxis()
+        axes.set_xlabel(" / ".join(dict.fromkeys([f"{self.objective} ({each.clock})" for each in points])))
+        return figure
+
+
+class Place(TypedDict, total=False):
+    """Where a sweep trains, and what is told of it.
+
+    Attributes:
+        array: an array file, or arguments of `Array`, such as ``{"drives": 3, "engine": "native"}``.
+        max_parallel: so many arrays at once, 1 by default. Drives share this machine's processors: with the clock
+            ``wall`` they disturb each other.
+        folder: for the run directories and ``sweep.jsonl``; what is there already is not trained again.
+        on_run: is shown each run that has ended.
+    """
+
+    array: str | os.PathLike[str] | Mapping[str, Any]
+    max_parallel: int
+    folder: str | os.PathLike[str]
+    on_run: Callable[[SweptRun], object]
+
+
+def sweep(
+    job: JobLike,
+    over: Mapping[str, Values],
+    *,
+    seeds: Sequence[int] = (0,),
+    samples: int | None = None,
+    objective: str = "accuracy",
+    changes: Mapping[str, Any] = NO_KEYS,
+    **place: Unpack[Place],
+) -> SweepResult:
+    """Train a job with every combination of values, or with sampled ones, and with each seed.
+
+    >>> csd_emu.sweep("job.yaml", {"batch_size": [16, 32]}, seeds=range(3)).best  # doctest: +SKIP
+
+    Args:
+        job: a job file, or its keys.
+        over: key -> its values, or a `Range` to sample from.
+        seeds: of each point.
+        samples: so many points, chosen by Optuna one after the other for the best `objective`, in place of all.
+        objective: a figure of `FIGURES`; of accuracy and rates the most is best, of all others the least.
+        changes: keys of the job in place of its own, in all runs.
+        place: see `Place`.
+
+    Raises:
+        ConfigurationError: the sweep has no run or too many, or a setting is given twice.
+    """
+    if objective not in FIGURES:
+        raise ConfigurationError(f"objective: {objective!r} is no figure; choose one of {', '.join(FIGURES)}")
+    merge_keys({"seed": 0, **changes}, over, "sweep")
+    check_values(job, over, changes)
+    array, where = place.get("array", {}), Path(place.get("folder", "sweep"))
+    points = [] if samples is not None else by_seed(list_points(over), seeds)
+    options = {"file": array} if isinstance(array, str | os.PathLike) else dict(array)
+    done = _Done(where, place.get("on_run", lambda _: None))
+    with _Arrays(options, where, place.get("max_parallel", 1)) as arrays:
+
+        def train(point: Point) -> SweptRun:
+            return done.get(point, job, changes, arrays)
+
+        if samples is None:
+            with ThreadPoolExecutor(arrays.most) as pool:
+                return SweepResult(list(pool.map(train, points)), objective)
+        from host.app.python_api.sweep_sampler import sample_points
+
+        return SweepResult(sample_points(over, seeds, samples, objective, train), objective)
+
+
+def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str, Any]) -> None:
+    """Return if each value goes with the first ones of the other keys.
+
+    Raises:
+        ConfigurationError: one breaks a rule of the job file, or a key has no value.
+    """
+    listed = {key: [each.low, each.high] if isinstance(each, Range) else list(each) for key, each in over.items()}
+    check_count(math.prod(map(len, listed.values())))
+    first = {key: values[0] for key, values in listed.items()}
+    with tempfile.TemporaryDirectory() as sources:
+        content, where, _ = read_job(job, {**changes, **first}, Path.cwd(), Path(sources))
+        for key, values in listed.items():
+            for value in values:
+                parse_config(override(content, {key: value}, where), JobConfig, where)
+
+
+class _Arrays(contextlib.ExitStack):
+    """Arrays of a sweep, of which each run has one to itself; they are opened when they are needed."""
+
+    def __init__(self, options: Mapping[str, Any], runs: Path, most: int) -> None:
+        super().__init__()
+        self.most, self._options, self._runs = most, options, runs
+        self._free: queue.LifoQueue[Array | None] = queue.LifoQueue()
+        for _ in range(most):
+            self._free.put(None)
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[Array]:
+        array = self._free.get()
+        try:
+            if array is None:
+                array = Array(runs=self._runs, **self._options)
+                self.callback(array.close)
+            yield array
+        finally:
+            self._free.put(array)
+
+
+class _Done:
+    """The runs of a sweep, kept in its folder."""
+
+    def __init__(self, folder: Path, on_run: Callable[[SweptRun], object]) -> None:
+        self._path, self._on_run, self._lock = folder / POINTS_FILE, on_run, threading.Lock()
+        self._runs: dict[bytes, SweptRun] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in read_lines(self._path, _MOST_LINE_BYTES):
+                with contextlib.suppress(msgspec.MsgspecError):  # a last line that was cut short
+                    run = msgspec.json.decode(line, type=SweptRun)
+                    self._runs[_key(run.point)] = run
+
+    def get(self, point: Point, job: JobLike, changes: Mapping[str, Any], arrays: _Arrays) -> SweptRun:
+        """Return the run of a point; it is trained unless it has been."""
+        if (run := self._runs.get(_key(point))) is None or run.error:
+            with arrays.one() as array:
+                run = _train(array, job, changes, point)
+            with self._lock, writing(self._path, "free space, and sweep again to go on"):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with open(self._path, "ab") as file:
+                    file.write(msgspec.json.encode(run) + b"\n")
+        self._on_run(run)
+        return run
+
+
+def _train(array: Array, job: JobLike, changes: Mapping[str, Any], point: Point) -> SweptRun:
+    handle = array.submit(job, **changes, **point)
+    try:
+        result = handle.result()
+    except CsdError as error:
+        return SweptRun(point, str(handle.directory or ""), str(error))
+    except BaseException:
+        handle.cancel()
+        raise
+    figures = {name: value for name, read in FIGURES.items() if (value := read(result.summary)) is not None}
+    return SweptRun(point, str(result.directory), "", result.clock, figures)
+
+
+def report_sweep(result: SweepResult) -> SweptReport:
+    """Return what the command prints."""
+    return SweptReport(result.objective, result.points, result.runs)
+
+
+def _describe(runs: Sequence[SweptRun], objective: str) -> SweptPoint:
+    values = [run.figures[objective] for run in runs]
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    clock = "+".join(sorted({run.clock for run in runs}))
+    return SweptPoint(_without_seed(runs[0].point), statistics.fmean(values), deviation, len(runs), clock)
+
+
+def _without_seed(point: Point) -> Point:
+    return {key: value for key, value in point.items() if key != "seed"}
+
+
+def _key(point: Point) -> bytes:
+    return msgspec.json.encode(point, order="sorted")

@@ -1,0 +1,97 @@
+"""`csd-emu sweep`: a job with many values of its keys, over seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from csd_emu.config.engine_names import ArrayChanges
+from host.cli.commands.arrays import clean
+from host.cli.common_options import ArrayOrDefault, DrivesOption, EngineOption, Json, ProfileOption, SetOption
+from host.config.array_files import find_array
+from host.config.overrides import parse_assignments
+from host.core.console import console, errors, figures_table, print_json, print_whole
+from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from host.app.python_api.sweep import SweptReport
+
+
+def sweep(
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB.YAML", help="what to train")] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="batch_size=16,32; with --samples learning_rate=0.01..0.1:log"),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="of each point: 0:5 are 0 to 4")] = "0:1",
+    samples: Annotated[int | None, typer.Option(min=1, help="points that Optuna chooses, in place of all")] = None,
+    objective: Annotated[str, typer.Option(help="the figure that says which point is best")] = "accuracy",
+    max_parallel: Annotated[int, typer.Option(min=1, max=256, help="so many arrays at once")] = 1,
+    array: ArrayOrDefault = None,
+    drives: DrivesOption = None,
+    profile: ProfileOption = None,
+    engine: EngineOption = None,
+    sets: SetOption = None,
+    folder: Annotated[
+        Path | None, typer.Option("--runs", help="folder of the sweep; else runs/sweep-JOB. It goes on if it is there")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.SVG", help="draw the objective of all points")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a job with every value, or with sampled ones, and each seed; go on where an earlier sweep ended.
+
+    Example: csd-emu sweep job.yaml --over batch_size=16,32,64 --seeds 0:5 --engine native
+    """
+    if not over:
+        errors.print("csd-emu sweep ARRAYS is called csd-emu clean now; a sweep has --over KEY=VALUES")
+        return clean(job, array, as_json)
+    if job is None or len(job) != 1:
+        raise typer.BadParameter("give one JOB.YAML")
+    with INTERRUPTS.deferred():
+        from host.app.python_api.sweep import SweptRun, report_sweep
+        from host.app.python_api.sweep import sweep as sweep_job
+        from host.app.python_api.sweep_points import parse_over, parse_seeds
+        from host.monitoring.report.charts.chart_figure import check_picture, save_picture
+
+    if plot is not None:
+        check_picture(plot)
+    path, changes = Path(job[0]), ArrayChanges(engine, None, drives, profile)
+    found = find_array(path, array, changes)
+
+    def show(run: SweptRun) -> None:
+        told = ", ".join(f"{key} {value}" for key, value in run.point.items())
+        came = run.error or f"{objective} {run.figures.get(objective, float('nan')):.5g}"
+        errors.print(f"{told}: {came}", markup=False)
+
+    result = sweep_job(
+        path,
+        dict(map(parse_over, over)),
+        seeds=parse_seeds(seeds),
+        samples=samples,
+        objective=objective,
+        changes=parse_assignments(sets or [], "--set"),
+        array={"file": found, **changes.keys},
+        max_parallel=max_parallel,
+        folder=folder or Path("runs") / f"sweep-{path.stem}",
+        on_run=show,
+    )
+    if plot is not None:
+        save_picture(result.plot(), plot)
+    report = report_sweep(result)
+    print_json(report) if as_json else print_swept(report)
+    raise typer.Exit(1 if any(run.error for run in result.runs) else 0)
+
+
+def print_swept(report: SweptReport) -> None:
+    """Print a row a point, the best first, and what failed."""
+    keys = list(report.points[0].point) if report.points else []
+    table = figures_table("Points, the best first", (*keys, report.objective, "deviation", "seeds", "clock"), left=keys)
+    for row in report.points:
+        spread = "" if row.deviation is None else f"{row.deviation:.2g}"
+        table.add_row(*map(str, row.point.values()), f"{row.mean:.5g}", spread, str(row.seeds), row.clock)
+    print_whole(table)
+    for run in report.runs:
+        if run.error:
+            console.print(f"failed: {run.point}: {run.error}", markup=False, soft_wrap=True)
