@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from csd_lab.sweep.job_sweep import sweep
     from firmware_agent import __version__
     from firmware_agent.common.errors import (
         ConfigurationError,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from host.app.python_api.run_handle import open_run as open
     from host.app.python_api.run_result import RunResult
     from host.app.python_api.run_result import load_result as load
-    from host.app.python_api.sweep import sweep
 
 __all__ = [
     "Array",
@@ -52,6 +52,8 @@ __all__ = [
     "simulate",
     "sweep",
 ]
+# Of csd_lab, which stands above the product; found by entry point.
+_EXPERIMENTS = ("sweep",)
 _ERRORS, _API = "firmware_agent.common.errors", "host.app.python_api"
 _HOMES = {
     "Array": f"{_API}.open_array",
@@ -64,7 +66,6 @@ _HOMES = {
     "open": f"{_API}.run_handle:open_run",
     "plan": f"{_API}.commands",
     "simulate": f"{_API}.commands",
-    "sweep": f"{_API}.sweep",
 }
 
 
@@ -76,8 +77,14 @@ def __getattr__(name: str) -> Any:
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    module, _, own = _HOMES.get(name, _ERRORS).partition(":")
-    value = globals()[name] = getattr(importlib.import_module(module), own or name)
+    if name in _EXPERIMENTS:
+        from importlib import metadata  # its import takes as long as all else
+
+        value = next(iter(metadata.entry_points(group="csd_emu.functions", name=name))).load()
+    else:
+        module, _, own = _HOMES.get(name, _ERRORS).partition(":")
+        value = getattr(importlib.import_module(module), own or name)
+    globals()[name] = value
     return value
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from host.app.training_run import TrainingRun
 from host.core.console import console, errors, print_failure
 from host.core.failures import CONTINUE, Failure, Failures
 from host.core.interrupts import INTERRUPTS
+from host.core.rare_collections import rare_collections
 from host.core.records import EventKind
 from host.core.summary import Summary, summarise
 from host.fleet.array_state import ArrayState, array_folder
@@ -138,8 +138,7 @@ def run_job(
         run = _Run(request, folder, engine, exporter, history, where, options)
         run.member = member
         stack.enter_context(rare_collections())
-        stack.callback(run.close_trackers)
-        stack.callback(run.report)
+        stack.callback(run.close)
         return run.train(paths)
 
 
@@ -188,8 +187,9 @@ class _Run:
         if past is not None:
             self._failures.restore(past.failures)
 
-    def close_trackers(self) -> None:
-        """Hand the run's files to its trackers, once all are written."""
+    def close(self) -> None:
+        """Write the report, if that is still to do, and hand the run's files to its trackers."""
+        self.report()
         with INTERRUPTS.deferred():
             for tracker in self._trackers:
                 tracker.close()
@@ -382,23 +382,3 @@ def report_run(directory: Path, progress: Progress, metrics: bytes | None = None
             progress.stage("")
             errors.print(f"csd-emu: no report was written: {error}", style="yellow", markup=False)
         progress.stage("")
-
-
-# A round of a thousand drives allocates about ten thousand objects that live until it ends, and hardly any cycles. By
-# default Python collects after every 700 allocations, and scans all objects that libraries made at import as well.
-_YOUNG_OBJECTS = 50_000
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """Inside the block, leave alone what is there at its beginning, and look through what is new less often."""
-    before = gc.get_threshold()
-    with INTERRUPTS.deferred():  # Python drops what is raised while it runs a weak reference's callback
-        gc.collect()
-    gc.freeze()
-    gc.set_threshold(max(_YOUNG_OBJECTS, before[0]) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()

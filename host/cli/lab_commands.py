@@ -14,7 +14,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 # one of the second is the structure that a command prints with --json.
 COMMANDS_GROUP, OUTPUTS_GROUP = "csd_emu.commands", "csd_emu.outputs"
 # Those that csd-emu itself installs.
-_OURS = ("bench", "clocks", "fidelity", "power", "recalibrate", "reproduce", "simulate", "tune")
+_OURS = ("bench", "clocks", "fidelity", "power", "recalibrate", "reproduce", "simulate", "sweep", "tune")
 
 
 def list_entries(group: str) -> dict[str, metadata.EntryPoint]:

@@ -22,7 +22,6 @@ from host.cli.commands.plan import plan
 from host.cli.commands.report import explain, report, top
 from host.cli.commands.runs import ci_app, store
 from host.cli.commands.stack import stack_app
-from host.cli.commands.sweep import sweep
 from host.cli.lab_commands import CommandGroup, add_commands
 from host.core.console import LOG_VARIABLE, errors, log_as_json, log_to_terminal, print_line, print_user_traceback
 from host.core.interrupts import INTERRUPTS
@@ -34,7 +33,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 # numpy or torch in pieces, which end in a traceback.
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 COMMANDS = (
-    *(runs.run, sweep, arrays.up, arrays.down, arrays.status, arrays.clean, calibrate),
+    *(runs.run, arrays.up, arrays.down, arrays.status, arrays.clean, calibrate),
     *(compare, report, explain, top),
     *(plan, shipped.profiles, arrays.validate),
     *(arrays.inject, deploy, store),
@@ -59,7 +58,7 @@ add_commands(app)
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 for command_info in app.registered_commands:
     name = command_info.name or getattr(command_info.callback, "__name__", "")
-    command_info.rich_help_panel = _PANEL_OF.get(name, _OTHERS)
+    command_info.rich_help_panel = _PANEL_OF.get(str(name), _OTHERS)
 for group_info in app.registered_groups:
     group_info.rich_help_panel = _PANEL_OF.get(group_info.name or "", _OTHERS)
 

@@ -24,7 +24,6 @@ from host.app.gate.gate_checks import GateReport
 from host.app.image_actions import ImageReport
 from host.app.inject_fault import InjectReport
 from host.app.machine_check import MachineReport
-from host.app.python_api.sweep import SweptReport
 from host.app.validation import ValidationReport
 from host.cli.lab_commands import OUTPUTS_GROUP, list_entries
 from host.cli.placement_report import PlanReport
@@ -47,7 +46,6 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "down": SweepReport,
     "clean": SweepReport,
     "sweep": SweepReport,
-    "swept": SweptReport,
     "validate": ValidationReport,
     "inject": InjectReport,
     "image": ImageReport,

@@ -32,6 +32,17 @@ def given_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != []}
 
 
+def chosen_keys(assignments: Iterable[str] | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a job file that ``--set`` and options of their own give.
+
+    Raises:
+        ConfigurationError: an assignment is none, or a setting is given twice.
+    """
+    keys = parse_assignments(assignments or (), "--set")
+    merge_keys(keys, given_keys(options), "--set")
+    return keys
+
+
 def merge_keys(values: dict[str, Any], more: Mapping[str, Any], option: str) -> None:
     """Add `more` keys to `values`.
 

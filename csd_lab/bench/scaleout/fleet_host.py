@@ -17,7 +17,7 @@ from csd_emu.util.deadline import Deadline
 from csd_lab.bench.scaleout.fleet_stubs import KEYS_FOLDER, MANIFEST, HostReport, HostTask, read_task
 from csd_lab.bench.training.noop_rounds import NoopRounds
 from firmware_agent.common.errors import BootTimeout, CsdError
-from host.app.run_job import rare_collections
+from host.core.rare_collections import rare_collections
 from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import HostKeys
 from host.fleet.fleet import Fleet

@@ -19,8 +19,8 @@ from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Hello, Job, Ready, Slice, Tensors, Train, Trained, Welcome
 from firmware_agent.common.wire import HOST_NAME, PROTOCOL_VERSION, SERVICE_METHOD, decode, encode, pack, unpack
-from host.app.run_job import rare_collections
 from host.core.device_time import COUNTED
+from host.core.rare_collections import rare_collections
 
 # The shard that every stub says it has.
 MANIFEST = "a" * 64

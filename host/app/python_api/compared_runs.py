@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Group = RunResult | Sequence[RunResult]
 
 
-class Comparison:
+class ComparedRuns:
     """Runs beside each other; each group is a run, or runs of one job with different seeds."""
 
     def __init__(self, groups: dict[str, list[RunResult]]) -> None:
@@ -76,7 +76,7 @@ class Comparison:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{different}</ul>"
 
 
-def compare(*groups: Group) -> Comparison:
+def compare(*groups: Group) -> ComparedRuns:
     """Compare runs, or groups of runs of one job with different seeds.
 
     >>> csd_emu.compare(run, other)  # doctest: +SKIP
@@ -90,7 +90,7 @@ def compare(*groups: Group) -> Comparison:
         runs = [group] if isinstance(group, RunResult) else list(group)
         name = runs[0].name if runs else ""
         named[name if name not in named else f"{name} ({number})"] = runs
-    comparison = Comparison(named)
+    comparison = ComparedRuns(named)
     comparison.data  # noqa: B018 - what it refuses is said now
     return comparison
 

@@ -29,6 +29,9 @@ _MAIN_CHARTS = 5
 class RunResult:
     """A run that has ended, or what there is of one that has not.
 
+    >>> run.accuracy, run.records_per_device_second, run.clock  # doctest: +SKIP
+    >>> run.rounds, run.devices, run.steps  # tables # doctest: +SKIP
+
     Attributes:
         directory: its run directory, with records, checkpoint, report and metrics.
     """

@@ -39,7 +39,7 @@ def name_code(made: Callable[..., Any], folder: Path) -> str:
     file = getattr(sys.modules.get(made.__module__), "__file__", None)
     if made.__module__ != MAIN and file is not None and "<" not in name:
         return f"{Path(file).resolve()}:{name}"
-    path = folder / f"{made.__name__.lower()}_source.py"
+    path = folder / f"{made.__name__.lower()}.py"
     path.write_text(collect_source(made), encoding="utf-8")
     return f"{path}:{made.__name__}"
 
@@ -119,9 +119,10 @@ def read_source(made: Any) -> tuple[str, int]:
 
 
 def _read_class(made: type) -> tuple[str, int] | None:
-    """Return the source of a class of a notebook's cell, of which a method of its own knows the file."""
+    """Return the source of a class of a notebook's cell: a method of its own knows the cell, else it is the latest."""
     files = [value.__code__.co_filename for value in vars(made).values() if isinstance(value, types.FunctionType)]
-    for file in files:
+    cells = [file for file in reversed(linecache.cache) if file.startswith("<") or "ipykernel" in file]
+    for file in files or cells:
         lines = linecache.getlines(file)
         try:
             tree = ast.parse("".join(lines))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -60,7 +60,7 @@ def plan(
 
     Devices are tried in steps that count, on an array that is started as csd-emu run does; what was trained is kept.
     """
-    given: dict[str, Any] = {
+    given = {
         **{"prefer": prefer, "steps": 0 if from_tables else steps},
         **{"deadline": deadline, "watts": watts, "joules": joules, "include": include, "exclude": exclude},
         **{"critical_batch": critical_batch, "unused": "off" if unused_off else None},
@@ -73,8 +73,7 @@ def plan(
     if from_tables and steps:
         raise ConfigurationError("--from-tables takes no steps; leave --steps or --from-tables out")
     with INTERRUPTS.deferred():
-        from host.cli.planner_command import plan_devices, read_planned, show_devices
-        from host.monitoring.report.charts.chart_figure import check_picture
+        from host.cli.planner_command import check_picture, plan_devices, read_planned, show_devices
 
     if plot is not None:
         check_picture(plot)

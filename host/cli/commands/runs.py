@@ -36,7 +36,7 @@ from host.cli.common_options import (
     TunerOption,
 )
 from host.config.array_files import find_array
-from host.config.overrides import NO_KEYS, given_keys, merge_keys, parse_assignments
+from host.config.overrides import NO_KEYS, chosen_keys
 from host.core.console import StageProgress, console, print_failures, print_json, print_summary, print_whole
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
@@ -82,39 +82,37 @@ def run(
 
     def show_and_stay(summary: Summary) -> None:
         shown.append(summary)
-        _show(summary, as_json)
-        if not as_json:
-            console.print("drives, metrics and live page stay until Ctrl-C")
+        _show(summary, as_json, stays=True)
 
     options = {"tuner": tuner, "placement": placement, "planner.prefer": prefer, "seed": seed, "name": name}
     with contextlib.ExitStack() as stack:
         if resume is not None:
             _check_resumed(job, array, drives, profile, clock, comm, servers, server, *options.values(), sets or None)
         else:
-            keys = parse_assignments(sets or [], "--set")
-            merge_keys(keys, given_keys(options), "--set")
-            changes = ArrayChanges(engine, clock, drives, profile)
+            changes, keys = ArrayChanges(engine, clock, drives, profile), chosen_keys(sets, options)
             request = stack.enter_context(_prepared(job, array, servers, server, changes, keys, comm))
         with INTERRUPTS.deferred():
+            from host.app import run_job as runner
             from host.app.resume import resume_run
-            from host.app.run_job import NewRun, run_job
-            from host.app.run_job import Stay as Staying
 
         progress = stack.enter_context(StageProgress(quiet=as_json))
-        staying = Staying(show_and_stay) if stay else None
+        staying = runner.Stay(show_and_stay) if stay else None
         if resume is not None:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
         else:
-            summary = run_job(request, Paths.default(), NewRun(runs), progress, quiet=as_json, stay=staying)
+            where = runner.NewRun(runs)
+            summary = runner.run_job(request, Paths.default(), where, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
         _show(summary, as_json)
     raise typer.Exit(0 if summary.reached else 1)
 
 
-def _show(summary: Summary, as_json: bool) -> None:
+def _show(summary: Summary, as_json: bool, stays: bool = False) -> None:
     print_json(summary) if as_json else print_summary(summary)
     if not as_json:
         print_failures(summary.failures)
+    if stays and not as_json:
+        console.print("drives, metrics and live page stay until Ctrl-C")
 
 
 def _check_resumed(*given: object) -> None:

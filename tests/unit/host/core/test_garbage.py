@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from host.app import run_job
-from host.app.run_job import rare_collections
 from host.core.interrupts import Interrupts
+from host.core.rare_collections import rare_collections
 
 
 @pytest.fixture(autouse=True)

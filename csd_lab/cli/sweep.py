@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from csd_emu.config.engine_names import ArrayChanges
+from firmware_agent.common.errors import ConfigurationError
 from host.cli.commands.arrays import clean
 from host.cli.common_options import ArrayOrDefault, DrivesOption, EngineOption, Json, ProfileOption, SetOption
 from host.config.array_files import find_array
@@ -16,15 +18,27 @@ from host.core.console import console, errors, figures_table, print_json, print_
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
-    from host.app.python_api.sweep import SweptReport
+    from csd_lab.sweep.job_sweep import SweptReport
+    from csd_lab.sweep.swept_run import SweptRun
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command()(sweep)
+
+
+OverOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUES", help="batch_size=16,32; with --samples learning_rate=0.01..0.1:log"),
+]
+FolderOption = Annotated[
+    Path | None, typer.Option("--runs", help="folder of the sweep; else runs/sweep-JOB. It goes on if it is there")
+]
 
 
 def sweep(
     job: Annotated[list[str] | None, typer.Argument(metavar="JOB.YAML", help="what to train")] = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="batch_size=16,32; with --samples learning_rate=0.01..0.1:log"),
-    ] = None,
+    over: OverOption = None,
     seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="of each point: 0:5 are 0 to 4")] = "0:1",
     samples: Annotated[int | None, typer.Option(min=1, help="points that Optuna chooses, in place of all")] = None,
     objective: Annotated[str, typer.Option(help="the figure that says which point is best")] = "accuracy",
@@ -34,9 +48,7 @@ def sweep(
     profile: ProfileOption = None,
     engine: EngineOption = None,
     sets: SetOption = None,
-    folder: Annotated[
-        Path | None, typer.Option("--runs", help="folder of the sweep; else runs/sweep-JOB. It goes on if it is there")
-    ] = None,
+    folder: FolderOption = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.SVG", help="draw the objective of all points")] = None,
     as_json: Json = False,
 ) -> None:
@@ -47,24 +59,15 @@ def sweep(
     if not over:
         errors.print("csd-emu sweep ARRAYS is called csd-emu clean now; a sweep has --over KEY=VALUES")
         return clean(job, array, as_json)
-    if job is None or len(job) != 1:
-        raise typer.BadParameter("give one JOB.YAML")
     with INTERRUPTS.deferred():
-        from host.app.python_api.sweep import SweptRun, report_sweep
-        from host.app.python_api.sweep import sweep as sweep_job
-        from host.app.python_api.sweep_points import parse_over, parse_seeds
+        from csd_lab.sweep.job_sweep import report_sweep
+        from csd_lab.sweep.job_sweep import sweep as sweep_job
+        from csd_lab.sweep.sweep_points import parse_over, parse_seeds
         from host.monitoring.report.charts.chart_figure import check_picture, save_picture
 
     if plot is not None:
         check_picture(plot)
-    path, changes = Path(job[0]), ArrayChanges(engine, None, drives, profile)
-    found = find_array(path, array, changes)
-
-    def show(run: SweptRun) -> None:
-        told = ", ".join(f"{key} {value}" for key, value in run.point.items())
-        came = run.error or f"{objective} {run.figures.get(objective, float('nan')):.5g}"
-        errors.print(f"{told}: {came}", markup=False)
-
+    path, changes = _only(job), ArrayChanges(engine, None, drives, profile)
     result = sweep_job(
         path,
         dict(map(parse_over, over)),
@@ -72,16 +75,27 @@ def sweep(
         samples=samples,
         objective=objective,
         changes=parse_assignments(sets or [], "--set"),
-        array={"file": found, **changes.keys},
+        array={"file": find_array(path, array, changes), **changes.keys},
         max_parallel=max_parallel,
         folder=folder or Path("runs") / f"sweep-{path.stem}",
-        on_run=show,
+        on_run=partial(_tell, objective),
     )
     if plot is not None:
         save_picture(result.plot(), plot)
-    report = report_sweep(result)
-    print_json(report) if as_json else print_swept(report)
+    print_json(report_sweep(result)) if as_json else print_swept(report_sweep(result))
     raise typer.Exit(1 if any(run.error for run in result.runs) else 0)
+
+
+def _only(job: list[str] | None) -> Path:
+    if job is None or len(job) != 1:
+        raise ConfigurationError("a sweep is of one job; give one JOB.YAML")
+    return Path(job[0])
+
+
+def _tell(objective: str, run: SweptRun) -> None:
+    told = ", ".join(f"{key} {value}" for key, value in run.point.items())
+    came = run.error or f"{objective} {run.figures.get(objective, float('nan')):.5g}"
+    errors.print(f"{told}: {came}", markup=False)
 
 
 def print_swept(report: SweptReport) -> None:

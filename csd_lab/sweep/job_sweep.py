@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from csd_emu.util.config_files import parse_config
+from csd_lab.sweep.sweep_points import Point, ValueRange, Values, by_seed, check_count, list_points
+from csd_lab.sweep.swept_run import THE_MORE, SweptRun
 from firmware_agent.common.atomic_files import read_lines
 from firmware_agent.common.errors import ConfigurationError, CsdError
 from host.app.python_api.job_content import JobLike, read_job
 from host.app.python_api.open_array import Array
 from host.app.python_api.run_result import RunResult
-from host.app.python_api.sweep_points import Point, Range, Values, by_seed, check_count, list_points
 from host.config.job_file import JobConfig
 from host.config.overrides import NO_KEYS, merge_keys, override
 from host.core.owned_files import writing
@@ -34,26 +35,6 @@ if TYPE_CHECKING:
 
 POINTS_FILE = "sweep.jsonl"
 _MOST_LINE_BYTES = 1 << 20
-# All others are the better the less they are.
-THE_MORE = ("accuracy", "records_per_device_second", "records_per_array_second", "rounds")
-
-
-class SweptRun(msgspec.Struct, frozen=True):
-    """One run of a sweep.
-
-    Attributes:
-        point: key -> value, ``seed`` among them.
-        directory: of the run; empty if it has none.
-        error: why it failed; empty if it did not. Such a run is tried again when the sweep goes on.
-        clock: of its figures.
-        figures: what it came to (`FIGURES`).
-    """
-
-    point: dict[str, Any]
-    directory: str = ""
-    error: str = ""
-    clock: str = ""
-    figures: dict[str, float] = {}
 
 
 class SweptPoint(msgspec.Struct, frozen=True):
@@ -148,7 +129,7 @@ class SweepResult:
         return figure
 
 
-class Place(TypedDict, total=False):
+class SweepPlace(TypedDict, total=False):
     """Where a sweep trains, and what is told of it.
 
     Attributes:
@@ -173,7 +154,7 @@ def sweep(
     samples: int | None = None,
     objective: str = "accuracy",
     changes: Mapping[str, Any] = NO_KEYS,
-    **place: Unpack[Place],
+    **place: Unpack[SweepPlace],
 ) -> SweepResult:
     """Train a job with every combination of values, or with sampled ones, and with each seed.
 
@@ -181,12 +162,12 @@ def sweep(
 
     Args:
         job: a job file, or its keys.
-        over: key -> its values, or a `Range` to sample from.
+        over: key -> its values, or a `ValueRange` to sample from.
         seeds: of each point.
         samples: so many points, chosen by Optuna one after the other for the best `objective`, in place of all.
         objective: a figure of `FIGURES`; of accuracy and rates the most is best, of all others the least.
         changes: keys of the job in place of its own, in all runs.
-        place: see `Place`.
+        place: see `SweepPlace`.
 
     Raises:
         ConfigurationError: the sweep has no run or too many, or a setting is given twice.
@@ -207,7 +188,7 @@ def sweep(
         if samples is None:
             with ThreadPoolExecutor(arrays.most) as pool:
                 return SweepResult(list(pool.map(train, points)), objective)
-        from host.app.python_api.sweep_sampler import sample_points
+        from csd_lab.sweep.sweep_sampler import sample_points
 
         return SweepResult(sample_points(over, seeds, samples, objective, train), objective)
 
@@ -218,7 +199,7 @@ def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str,
     Raises:
         ConfigurationError: one breaks a rule of the job file, or a key has no value.
     """
-    listed = {key: [each.low, each.high] if isinstance(each, Range) else list(each) for key, each in over.items()}
+    listed = {key: [each.low, each.high] if isinstance(each, ValueRange) else list(each) for key, each in over.items()}
     check_count(math.prod(map(len, listed.values())))
     first = {key: values[0] for key, values in listed.items()}
     with tempfile.TemporaryDirectory() as sources:
@@ -258,7 +239,7 @@ class _Done:
         self._runs: dict[bytes, SweptRun] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in read_lines(self._path, _MOST_LINE_BYTES):
-                with contextlib.suppress(msgspec.MsgspecError):  # a last line that was cut short
+                with contextlib.suppress(msgspec.MsgspecError):  # empty, or cut short
                     run = msgspec.json.decode(line, type=SweptRun)
                     self._runs[_key(run.point)] = run
 
@@ -270,7 +251,7 @@ class _Done:
             with self._lock, writing(self._path, "free space, and sweep again to go on"):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with open(self._path, "ab") as file:
-                    file.write(msgspec.json.encode(run) + b"\n")
+                    file.write(b"\n" + msgspec.json.encode(run) + b"\n")  # behind a line that was cut short
         self._on_run(run)
         return run
 

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from csd_lab.sweep.sweep_points import Point, ValueRange, Values, by_seed, check_count
+from csd_lab.sweep.swept_run import THE_MORE, SweptRun
 from firmware_agent.common.errors import EnvironmentUnfit
-from host.app.python_api.sweep import THE_MORE, SweptRun
-from host.app.python_api.sweep_points import Point, Range, Values, by_seed, check_count
 
 if TYPE_CHECKING:
     import optuna
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def sample_points(
     over: Mapping[str, Values], seeds: Sequence[int], samples: int, objective: str, train: Callable[[Point], SweptRun]
 ) -> list[SweptRun]:
-    """Return the runs of `samples` points, with each seed (see `host.app.python_api.sweep.sweep`).
+    """Return the runs of `samples` points, with each seed (see `csd_lab.sweep.job_sweep.sweep`).
 
     The sampler is seeded: a sweep that goes on is given the same points again, and trains what is missing.
 
@@ -49,7 +49,7 @@ def sample_points(
 
 
 def _suggest(trial: optuna.Trial, key: str, values: Values) -> object:
-    if not isinstance(values, Range):
+    if not isinstance(values, ValueRange):
         return trial.suggest_categorical(key, list(values))
     if values.whole:
         return trial.suggest_int(key, int(values.low), int(values.high), log=values.log)

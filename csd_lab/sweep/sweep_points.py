@@ -15,7 +15,7 @@ MOST_RUNS = 10_000
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Numbers that a sampler chooses from.
 
     Attributes:
@@ -30,7 +30,7 @@ class Range:
     log: bool = False
 
 
-Values = Sequence[Any] | Range
+Values = Sequence[Any] | ValueRange
 Point = dict[str, Any]
 
 
@@ -52,7 +52,7 @@ def parse_over(text: str) -> tuple[str, Values]:
     number = all(isinstance(each, int | float) and not isinstance(each, bool) for each in ends)
     if not number or not ends[0] < ends[1] or (log and ends[0] <= 0):
         raise ConfigurationError(f"--over {text}: LOW..HIGH are numbers, the lower first, and above 0 with :log")
-    return key.strip(), Range(ends[0], ends[1], all(isinstance(each, int) for each in ends), log)
+    return key.strip(), ValueRange(ends[0], ends[1], all(isinstance(each, int) for each in ends), log)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -77,9 +77,9 @@ def list_points(over: Mapping[str, Values]) -> list[Point]:
     Raises:
         ConfigurationError: there is none, a key has a range, or there are too many.
     """
-    if ranges := [key for key, values in over.items() if isinstance(values, Range)]:
+    if ranges := [key for key, values in over.items() if isinstance(values, ValueRange)]:
         raise ConfigurationError(f"{ranges[0]}: a range is sampled, not gone through; give samples, or list its values")
-    lists = {key: list(values) for key, values in over.items() if not isinstance(values, Range)}
+    lists = {key: list(values) for key, values in over.items() if not isinstance(values, ValueRange)}
     check_count(math.prod(len(values) for values in lists.values()))
     return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 

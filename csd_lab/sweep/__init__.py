@@ -1,0 +1,1 @@
+"""Sweeps: a job trained with many values of its keys, over seeds."""
