@@ -38,6 +38,8 @@ def read_array(path: Path | None, changes: ArrayChanges = AS_IN_FILE) -> ArrayCo
         ConfigurationError: the file breaks a rule, or would with the changes.
     """
     if path is None:
+        if "devices" not in changes.keys:
+            raise ConfigurationError("no array is given: name its file, or how many drives of which profile")
         return parse_config({"name": DEFAULT_NAME} | changes.keys, ArrayConfig, changes.options)
     config, given = load_config(path, ArrayConfig), changes.keys
     named = any(group.engine is not None for group in config.devices) and "devices" not in given

@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from firmware_agent.common import errors
 
@@ -110,7 +110,16 @@ class ArrayConnection:
 
     def _read(self) -> None:
         stream = self._process.stdout
-        for line in stream if stream is not None else ():
+        assert stream is not None
+        with stream:
+            self._hand_out(stream)
+        with self._lock:
+            left, self._tickets = list(self._tickets.values()), {}
+        for ticket in left:
+            ticket.set_result(self._ended())
+
+    def _hand_out(self, lines: IO[bytes]) -> None:
+        for line in lines:
             answer = json.loads(line)
             with self._lock:
                 if "directory" in answer:
@@ -119,10 +128,6 @@ class ArrayConnection:
                 ticket = self._tickets.pop(answer["number"], None)
             if ticket is not None:
                 ticket.set_result(answer)
-        with self._lock:
-            left, self._tickets = list(self._tickets.values()), {}
-        for ticket in left:
-            ticket.set_result(self._ended())
 
     def _ended(self) -> dict[str, Any]:
         """Return the answer of a process that is no more, once its last words can be read."""

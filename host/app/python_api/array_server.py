@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
@@ -85,6 +86,10 @@ class ArrayServer:
             with INTERRUPTS.deferred():
                 sweep([self._name], self._paths)
                 self._up = None
+
+    def remove_folder(self) -> None:
+        """Remove the array's folder: no other array is ever called so."""
+        shutil.rmtree(self._paths.arrays / self._name, ignore_errors=True)
 
     @contextlib.contextmanager
     def answering(self, number: int) -> Iterator[Message]:
@@ -215,6 +220,7 @@ def sweep_left(paths: Paths) -> list[str]:
         if owner.isdecimal() and mark_of(int(owner)) is None and ArrayState.load(folder) is not None:
             with contextlib.suppress(EnvironmentUnfit):  # its server is about to end it
                 sweep([folder.name], paths)
+                shutil.rmtree(folder, ignore_errors=True)
                 left.append(folder.name)
     return left
 
@@ -255,6 +261,7 @@ def main(name: str) -> None:
             pass
         finally:
             server.end()
+            server.remove_folder()
 
 
 if __name__ == "__main__":

@@ -97,8 +97,9 @@ class OpenArray:
         """
         if self.busy:
             raise ConfigurationError("a run is going on; wait for its result, or cancel it, before the next")
-        ticket = self._connection.send("run", **self._read_job(job, changes), runs=str(self._runs_folder()))
-        self._submitted.append(SubmittedRun(ticket, lambda: self._connection.send("cancel")))
+        connection = self._connection
+        ticket = connection.send("run", **self._read_job(job, changes), runs=str(self._runs_folder()))
+        self._submitted.append(SubmittedRun(ticket, lambda: connection.send("cancel")))
         return self._submitted[-1]
 
     def up(self, job: JobLike | None = None, timeout_seconds: float | None = None, **changes: Any) -> None:

@@ -160,7 +160,7 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     hashes = [job_sha256(array, each, None, []) for each in (job(), job("fifo"), job("priority"))]
     assert hashes[0] == hashes[1] != hashes[2]
     # As it was made before there was the key.
-    newer = {"communication": True, "on_failure": True, "strategy": {"update_norm"}}
+    newer = {"communication": True, "on_failure": True, "strategy": {"update_norm"}, "name": True, "track": True}
     left_out: Any = dict.fromkeys(("rounds", "target", "checkpoint", "watchdog", "planner"), True) | newer
     old = job().model_dump(mode="json", exclude=left_out)
     old["sync"]["patience"] = old["sync"].pop("straggler_factor")

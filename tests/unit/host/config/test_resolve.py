@@ -47,5 +47,5 @@ def test_what_the_command_line_says_replaces_what_the_files_say(files: tuple[Pat
 
 
 def test_neither_an_array_nor_servers_is_no_run(files: tuple[Path, Path]) -> None:
-    with pytest.raises(ConfigurationError, match="neither an array nor servers"):
+    with pytest.raises(ConfigurationError, match="no array is given: name its file"):
         resolve_run(files[0], None)

@@ -1,0 +1,70 @@
+"""Keys in place of files', and runs side by side, on the command line."""
+
+import json
+import sys
+from pathlib import Path
+
+from tests.support.commands import Command, Workshop
+
+ARRAY = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}
+
+
+def test_variations_need_no_edited_files(workshop: Workshop, csd_emu: Command) -> None:
+    job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "batch_size": 64})
+    told = csd_emu("run", job, "--runs", workshop.runs)
+    assert (told.code, "on which drives? There is no" in told.err) == (2, True)
+    keys = ["--runs", workshop.runs, "--set", "rounds=1", "--set", "data.partition.dirichlet=0.7"]
+    alone = csd_emu("run", job, *keys, "--drives", "3", "--engine", "native", "--seed", "3", "--json").json("run")
+    assert (len(alone["device_seconds"]), alone["seed"]) == (3, 3)
+    workshop.write("array.yaml", ARRAY)
+    beside = csd_emu("run", job, *keys, "--name", "beside", "--json").json("run")
+    assert (len(beside["device_seconds"]), Path(beside["run_directory"]).name.partition("-beside")[1]) == (2, "-beside")
+    wide = csd_emu("run", job, *keys, "--drives", "4", "--profile", "solana", "--name", "wide", "--json").json("run")
+    assert len(wide["device_seconds"]) == 4
+    for wrong, said in (
+        (("--set", "roundz=1"), "did you mean 'rounds'"),
+        (("--set", "rounds=two"), "rounds: must be a whole number"),
+        (("--seed", "1", "--set", "seed=2"), "seed: one setting is given twice"),
+        (("--name", "a/b"), "name:"),
+        (("--resume", workshop.runs), "--resume takes job and array from DIR"),
+    ):
+        told = csd_emu("run", job, *wrong)
+        assert (told.code, said in told.err) == (2, True), told.err
+    listed = csd_emu("runs", "--runs", workshop.runs, "--json").json("runs")["runs"]
+    assert [row["name"] for row in listed] == ["small", "beside", "wide"]
+    assert {row["state"] for row in listed} == {"finished"}
+    page = workshop.folder / "compared.html"
+    compared = csd_emu("compare", "beside", "wide", "--runs", workshop.runs, "--output", page, "--json").json("compare")
+    assert compared["names"] == ["beside", "wide"]
+    assert "array.devices" in compared["configuration"]
+    assert "<svg" in page.read_text(encoding="utf-8")
+    tables = csd_emu("runs", "--runs", workshop.runs, "export", "wide", "--output", workshop.folder / "tables")
+    assert "rounds.csv" in tables.out
+    assert csd_emu("runs", "--runs", workshop.runs, "rm", "wide").code == 0
+    assert len(csd_emu("runs", "--runs", workshop.runs, "--json").json("runs")["runs"]) == 2
+
+
+def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop, csd_emu: Command) -> None:
+    job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
+    workshop.write("array.yaml", ARRAY)
+    command = ["sweep", job, "--over", "batch_size=64,128", "--runs", workshop.runs, "--json"]
+    swept = csd_emu(*command).json("swept")
+    again = csd_emu(*command).json("swept")
+    assert again == swept
+    assert [run["point"] for run in swept["runs"]] == [{"batch_size": 64, "seed": 0}, {"batch_size": 128, "seed": 0}]
+    assert len(swept["points"]) == 2
+    old = csd_emu("sweep", "no-such-array", "--json")
+    assert "is called csd-emu clean now" in old.err
+    assert old.json("clean")["ended"] == {"no-such-array": []}
+
+
+def test_versions_and_what_this_machine_can_run(csd_emu: Command) -> None:
+    from firmware_agent import __version__
+
+    assert csd_emu("--version").out == f"csd-emu {__version__}\n"
+    report = csd_emu("doctor", "--json").json("doctor")
+    facts = {fact["name"]: fact for fact in report["facts"]}
+    assert report["native"] is True
+    assert facts["Python"]["found"] == ".".join(map(str, sys.version_info[:3]))
+    assert all(fact["found"] or fact["remedy"] for fact in facts.values())
+    assert json.dumps(report)
