@@ -46,6 +46,7 @@ BENCHES = {
     "ring": "scaleout.ring_wall",
     **dict.fromkeys(("deploy", "deploy_wide"), "deployments"),
     **dict.fromkeys(("compose", "ci_gate", "pytest_warm"), "pipelines"),
+    "api": "python_api.bench_api",
     "hostile": "security.hostile_runs",
     "overhead": "training.noop_rounds",
     "fuzz": "security.bench_fuzz",

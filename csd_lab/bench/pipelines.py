@@ -222,7 +222,7 @@ def test_a_round_trains_on_all_records(csd_array):
 
 def test_two_rounds_cost_twice_as_much_device_time(csd_array):
     result = csd_array.train(JOB, rounds=2)
-    first, second = (part["records_per_device_second"] for part in result.rounds)
+    first, second = (part.records_per_device_second for part in result.data.rounds)
     assert abs(first / second - 1) < 0.02
 
 

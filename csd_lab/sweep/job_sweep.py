@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import math
 import os
 import queue
@@ -175,11 +177,11 @@ def sweep(
     if objective not in FIGURES:
         raise ConfigurationError(f"objective: {objective!r} is no figure; choose one of {', '.join(FIGURES)}")
     merge_keys({"seed": 0, **changes}, over, "sweep")
-    check_values(job, over, changes)
+    checked = check_values(job, over, changes)
     array, where = place.get("array", {}), Path(place.get("folder", "sweep"))
     points = [] if samples is not None else by_seed(list_points(over), seeds)
     options = {"file": array} if isinstance(array, str | os.PathLike) else dict(array)
-    done = _Done(where, place.get("on_run", lambda _: None))
+    done = _Done(where, _hash(checked, options), place.get("on_run", lambda _: None))
     with _Arrays(options, where, place.get("max_parallel", 1)) as arrays:
 
         def train(point: Point) -> SweptRun:
@@ -187,14 +189,19 @@ def sweep(
 
         if samples is None:
             with ThreadPoolExecutor(arrays.most) as pool:
-                return SweepResult(list(pool.map(train, points)), objective)
+                try:
+                    return SweepResult(list(pool.map(train, points)), objective)
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    arrays.close()  # what is trained now fails, and is tried again when the sweep goes on
+                    raise
         from csd_lab.sweep.sweep_sampler import sample_points
 
         return SweepResult(sample_points(over, seeds, samples, objective, train), objective)
 
 
-def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str, Any]) -> None:
-    """Return if each value goes with the first ones of the other keys.
+def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str, Any]) -> list[Any]:
+    """Return the job, without `over`, and the text of its model's file, if each value goes with the others' first.
 
     Raises:
         ConfigurationError: one breaks a rule of the job file, or a key has no value.
@@ -207,6 +214,9 @@ def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str,
         for key, values in listed.items():
             for value in values:
                 parse_config(override(content, {key: value}, where), JobConfig, where)
+        plain, _, folder = read_job(job, changes, Path.cwd(), Path(sources))
+        model = folder / str(plain.get("model", "")).partition(":")[0]
+        return [plain | {"model": model.name}, model.read_text(encoding="utf-8") if model.is_file() else ""]
 
 
 class _Arrays(contextlib.ExitStack):
@@ -234,8 +244,8 @@ class _Arrays(contextlib.ExitStack):
 class _Done:
     """The runs of a sweep, kept in its folder."""
 
-    def __init__(self, folder: Path, on_run: Callable[[SweptRun], object]) -> None:
-        self._path, self._on_run, self._lock = folder / POINTS_FILE, on_run, threading.Lock()
+    def __init__(self, folder: Path, job: str, on_run: Callable[[SweptRun], object]) -> None:
+        self._path, self._job, self._on_run, self._lock = folder / POINTS_FILE, job, on_run, threading.Lock()
         self._runs: dict[bytes, SweptRun] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in read_lines(self._path, _MOST_LINE_BYTES):
@@ -245,9 +255,9 @@ class _Done:
 
     def get(self, point: Point, job: JobLike, changes: Mapping[str, Any], arrays: _Arrays) -> SweptRun:
         """Return the run of a point; it is trained unless it has been."""
-        if (run := self._runs.get(_key(point))) is None or run.error:
+        if (run := self._runs.get(_key(point))) is None or run.error or run.job != self._job:
             with arrays.one() as array:
-                run = _train(array, job, changes, point)
+                run = msgspec.structs.replace(_train(array, job, changes, point), job=self._job)
             with self._lock, writing(self._path, "free space, and sweep again to go on"):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with open(self._path, "ab") as file:
@@ -261,12 +271,12 @@ def _train(array: Array, job: JobLike, changes: Mapping[str, Any], point: Point)
     try:
         result = handle.result()
     except CsdError as error:
-        return SweptRun(point, str(handle.directory or ""), str(error))
+        return SweptRun(point, directory=str(handle.directory or ""), error=str(error))
     except BaseException:
         handle.cancel()
         raise
     figures = {name: value for name, read in FIGURES.items() if (value := read(result.summary)) is not None}
-    return SweptRun(point, str(result.directory), "", result.clock, figures)
+    return SweptRun(point, directory=str(result.directory), clock=result.clock, figures=figures)
 
 
 def report_sweep(result: SweepResult) -> SweptReport:
@@ -283,6 +293,14 @@ def _describe(runs: Sequence[SweptRun], objective: str) -> SweptPoint:
 
 def _without_seed(point: Point) -> Point:
     return {key: value for key, value in point.items() if key != "seed"}
+
+
+def _hash(checked: Sequence[Any], array: Mapping[str, Any]) -> str:
+    """Return the hash of what all runs of a sweep have in common."""
+    file = array.get("file")
+    text = "" if file is None else Path(file).read_text(encoding="utf-8", errors="replace")
+    content = json.dumps([*checked, {**array, "file": text}], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _key(point: Point) -> bytes:

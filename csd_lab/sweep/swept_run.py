@@ -15,6 +15,7 @@ class SweptRun(msgspec.Struct, frozen=True):
 
     Attributes:
         point: key -> value, ``seed`` among them.
+        job: hash of job, model's file and array.
         directory: of the run; empty if it has none.
         error: why it failed; empty if it did not. Such a run is tried again when the sweep goes on.
         clock: of its figures.
@@ -22,6 +23,7 @@ class SweptRun(msgspec.Struct, frozen=True):
     """
 
     point: dict[str, Any]
+    job: str = ""
     directory: str = ""
     error: str = ""
     clock: str = ""

@@ -101,6 +101,7 @@ class RunRequest(JobInputs):
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
         clocks = _clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
+        clocks += [] if self.table_hint is None else [self.table_hint]
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job)
             decided = [] if self.decision is None else explain(self.decision)
@@ -109,6 +110,17 @@ class RunRequest(JobInputs):
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
+
+    @property
+    def table_hint(self) -> str | None:
+        """How to measure the calibration table for want of which the clock is the wall's; None if it is not."""
+        if not self.wall or self.config.clock != "auto":
+            return None
+        shape, size = "x".join(map(str, self.shape)), max(2, self.job.batch_size)
+        return (
+            f"no calibration table has {self.spec.name}: seconds are this machine's (wall) and say nothing of a drive; "
+            f"measure one, in about a minute: csd-emu calibrate {self.job.model} --input {shape} --batches 1,{size}"
+        )
 
     @property
     def settings(self) -> dict[str, Any]:

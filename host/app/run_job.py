@@ -277,6 +277,8 @@ class _Run:
         if not self._options.quiet:
             console.print(f"metrics for Prometheus: {self._exporter.address}")
             console.print(f"live page: {self._exporter.page_address}")
+            if (hint := self._request.table_hint) is not None:
+                console.print(hint, style="yellow", markup=False, soft_wrap=True)
         if isinstance(self._where, ResumePoint):
             return await self._train_live(fleet, boot_seconds, self._where.directory)
         with RunDirectory.create(self._where.runs, self._request.job.run_name) as directory:

@@ -262,6 +262,7 @@ def test_the_same_from_a_shell(workshop: Workshop) -> None:
 
 
 def test_a_missing_argument_is_a_usage_error(workshop: Workshop, csd_emu: Command) -> None:
+    workshop.array.unlink()
     done = csd_emu("run", workshop.job)
     assert done.code == 2
     assert "--array" in done.err

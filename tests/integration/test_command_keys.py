@@ -2,9 +2,12 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.commands import Command, Workshop
+from tests.support.commands import Done, Workshop
+
+Command = Callable[..., Done]
 
 ARRAY = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}
 

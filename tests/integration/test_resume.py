@@ -221,20 +221,20 @@ def test_a_damaged_run_directory_is_one_clear_error_and_stays_as_it_is(
             "(or --servers SERVERS.YAML and --server NAME), or --resume DIR",
         ),
         (
-            ["run", "job.yaml"],
-            "(or --servers SERVERS.YAML and --server NAME), or --resume DIR",
+            ["run", "no-folder/job.yaml"],
+            "on which drives? There is no no-folder/array.yaml; give --array ARRAY.YAML, or --drives N",
         ),
         (
             ["run", "job.yaml", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --servers, --server, --clock, --tuner, --comm, --placement and --prefer out",
+            "of the options --engine, --trust, --stay and --json alone go with it: leave the others, and JOB.YAML, out",
         ),
         (
             ["run", "--array", "array.yaml", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --servers, --server, --clock, --tuner, --comm, --placement and --prefer out",
+            "of the options --engine, --trust, --stay and --json alone go with it: leave the others, and JOB.YAML, out",
         ),
         (
             ["run", "--tuner", "stannis", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --servers, --server, --clock, --tuner, --comm, --placement and --prefer out",
+            "of the options --engine, --trust, --stay and --json alone go with it: leave the others, and JOB.YAML, out",
         ),
         (["run", "--resume", "nowhere"], "nowhere: is no run directory"),
     ],

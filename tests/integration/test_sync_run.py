@@ -209,7 +209,7 @@ def test_a_tuner_for_a_federated_job_is_refused(workshop: Workshop, csd_emu: Com
     array = workshop.write("array.yaml", ARRAY | {"host": {}})
     done = csd_emu("run", job, "--array", array, "--tuner", "stannis")
     assert (done.code, done.out) == (2, "")
-    assert "--tuner: tuner is for mode: sync, this job is mode: federated" in done.err
+    assert "tuner is for mode: sync, this job is mode: federated" in done.err
     done = csd_emu("run", job, "--array", array, "--tuner", "best")
     assert done.code == 2
     assert "best" in done.err

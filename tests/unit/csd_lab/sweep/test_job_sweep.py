@@ -99,6 +99,32 @@ def test_a_sweep_goes_on_where_it_ended_and_tries_what_failed_again(stub: type[S
     assert not stub.made
 
 
+def test_runs_of_another_job_or_array_are_not_taken_for_those_of_this_one(
+    stub: type[StubArray], tmp_path: Path
+) -> None:
+    model = tmp_path / "net.py"
+    model.write_text("def build(): ...\n")
+    job = JOB | {"model": f"{model}:build"}
+    variations: list[Any] = [{}, {"changes": {"rounds": 3}}, {"array": {"drives": 4}}]
+    for number, options in enumerate(variations, 1):
+        for _ in range(2):
+            sweep(job, {"batch_size": [16]}, folder=tmp_path / "sweep", **options)
+            assert len(trained(stub)) == number
+    model.write_text("def build(): return 1\n")
+    sweep(job, {"batch_size": [16]}, folder=tmp_path / "sweep", array={"drives": 4})
+    assert len(trained(stub)) == 4
+
+
+def test_an_interrupt_ends_a_sweep_at_once(stub: type[StubArray], tmp_path: Path) -> None:
+    def interrupt(run: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(JOB, {"batch_size": range(1, 1001)}, folder=tmp_path, on_run=interrupt)
+    assert len(trained(stub)) < 1000
+    assert all(array.closed for array in stub.made)
+
+
 def test_sampled_points_are_within_their_ranges_and_the_same_again(stub: type[StubArray], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     over = {"batch_size": ValueRange(8, 64, True), "learning_rate": ValueRange(0.001, 0.1, False, True)}
