@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from csd_emu.config.engine_names import ArrayChanges
+from csd_lab.sweep.sweep_points import Values, parse_over, parse_seeds
 from firmware_agent.common.errors import ConfigurationError
 from host.cli.commands.arrays import clean
 from host.cli.common_options import ArrayOrDefault, DrivesOption, EngineOption, Json, ProfileOption, SetOption
 from host.config.array_files import find_array
-from host.config.overrides import parse_assignments
+from host.config.overrides import merge_keys, parse_assignments
 from host.core.console import console, errors, figures_table, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 
@@ -39,7 +40,9 @@ FolderOption = Annotated[
 def sweep(
     job: Annotated[list[str] | None, typer.Argument(metavar="JOB.YAML", help="what to train")] = None,
     over: OverOption = None,
-    seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="of each point: 0:5 are 0 to 4")] = "0:1",
+    seeds: Annotated[
+        str | None, typer.Option(metavar="FIRST:END", help="of each point: 0:5 are 0 to 4; else the job's own")
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="points that Optuna chooses, in place of all")] = None,
     objective: Annotated[str, typer.Option(help="the figure that says which point is best")] = "accuracy",
     max_parallel: Annotated[int, typer.Option(min=1, max=256, help="so many arrays at once")] = 1,
@@ -62,7 +65,6 @@ def sweep(
     with INTERRUPTS.deferred():
         from csd_lab.sweep.job_sweep import report_sweep
         from csd_lab.sweep.job_sweep import sweep as sweep_job
-        from csd_lab.sweep.sweep_points import parse_over, parse_seeds
         from host.monitoring.report.charts.chart_figure import check_picture, save_picture
 
     if plot is not None:
@@ -70,8 +72,8 @@ def sweep(
     path, changes = _only(job), ArrayChanges(engine, None, drives, profile)
     result = sweep_job(
         path,
-        dict(map(parse_over, over)),
-        seeds=parse_seeds(seeds),
+        _read_over(over),
+        seeds=None if seeds is None else parse_seeds(seeds),
         samples=samples,
         objective=objective,
         changes=parse_assignments(sets or [], "--set"),
@@ -84,6 +86,13 @@ def sweep(
         save_picture(result.plot(), plot)
     print_json(report_sweep(result)) if as_json else print_swept(report_sweep(result))
     raise typer.Exit(1 if any(run.error for run in result.runs) else 0)
+
+
+def _read_over(over: list[str]) -> dict[str, Values]:
+    values: dict[str, Values] = {}
+    for key, listed in map(parse_over, over):
+        merge_keys(values, {key: listed}, "--over")
+    return values
 
 
 def _only(job: list[str] | None) -> Path:

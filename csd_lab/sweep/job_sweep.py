@@ -11,8 +11,9 @@ import queue
 import statistics
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -23,7 +24,7 @@ from csd_lab.sweep.sweep_points import Point, ValueRange, Values, by_seed, check
 from csd_lab.sweep.swept_run import THE_MORE, SweptRun
 from firmware_agent.common.atomic_files import read_lines
 from firmware_agent.common.errors import ConfigurationError, CsdError
-from host.app.python_api.job_content import JobLike, read_job
+from host.app.python_api.job_content import JobLike, plain_value, read_job
 from host.app.python_api.open_array import Array
 from host.app.python_api.run_result import RunResult
 from host.config.job_file import JobConfig
@@ -75,7 +76,8 @@ class SweepResult:
 
     def __init__(self, runs: Sequence[SweptRun], objective: str) -> None:
         """Take the runs."""
-        self.runs, self.objective = list(runs), objective
+        # A sampler may choose a point again, which is the same run.
+        self.runs, self.objective = list({run.sha256: run for run in runs}.values()), objective
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -152,7 +154,7 @@ def sweep(
     job: JobLike,
     over: Mapping[str, Values],
     *,
-    seeds: Sequence[int] = (0,),
+    seeds: Iterable[int] | None = None,
     samples: int | None = None,
     objective: str = "accuracy",
     changes: Mapping[str, Any] = NO_KEYS,
@@ -165,7 +167,7 @@ def sweep(
     Args:
         job: a job file, or its keys.
         over: key -> its values, or a `ValueRange` to sample from.
-        seeds: of each point.
+        seeds: of each point; without them the job's own.
         samples: so many points, chosen by Optuna one after the other for the best `objective`, in place of all.
         objective: a figure of `FIGURES`; of accuracy and rates the most is best, of all others the least.
         changes: keys of the job in place of its own, in all runs.
@@ -176,32 +178,43 @@ def sweep(
     """
     if objective not in FIGURES:
         raise ConfigurationError(f"objective: {objective!r} is no figure; choose one of {', '.join(FIGURES)}")
-    merge_keys({"seed": 0, **changes}, over, "sweep")
-    checked = check_values(job, over, changes)
+    given: dict[str, Any] = {"seed": seeds}
+    merge_keys(given, changes, "sweep")
+    merge_keys(given, over, "sweep")
+    over = {key: each if isinstance(each, ValueRange) else list_values(key, each) for key, each in over.items()}
+    content = check_values(_without(job, over), over, changes)
+    seeds = list_values("seed", [content.get("seed", 0)] if seeds is None else seeds)
+    job = _without(job, ["seed", *over])
     array, where = place.get("array", {}), Path(place.get("folder", "sweep"))
     points = [] if samples is not None else by_seed(list_points(over), seeds)
     options = {"file": array} if isinstance(array, str | os.PathLike) else dict(array)
-    done = _Done(where, _hash(checked, options), place.get("on_run", lambda _: None))
+    done = _Done(where, partial(_hash, job, changes, options), place.get("on_run", lambda _: None))
     with _Arrays(options, where, place.get("max_parallel", 1)) as arrays:
-
-        def train(point: Point) -> SweptRun:
-            return done.get(point, job, changes, arrays)
-
+        train = partial(done.get, job=job, changes=changes, arrays=arrays)
         if samples is None:
-            with ThreadPoolExecutor(arrays.most) as pool:
-                try:
-                    return SweepResult(list(pool.map(train, points)), objective)
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    arrays.close()  # what is trained now fails, and is tried again when the sweep goes on
-                    raise
+            return SweepResult(_train_all(points, train, arrays), objective)
         from csd_lab.sweep.sweep_sampler import sample_points
 
         return SweepResult(sample_points(over, seeds, samples, objective, train), objective)
 
 
-def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str, Any]) -> list[Any]:
-    """Return the job, without `over`, and the text of its model's file, if each value goes with the others' first.
+def _train_all(points: Sequence[Point], train: Callable[[Point], SweptRun], arrays: _Arrays) -> list[SweptRun]:
+    with ThreadPoolExecutor(arrays.most) as pool:
+        try:
+            return list(pool.map(train, points))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            arrays.close()  # what is trained now fails, and is tried again when the sweep goes on
+            raise
+
+
+def _without(job: JobLike, keys: Iterable[str]) -> JobLike:
+    """Return a job whose `keys` the sweep gives: of a mapping without them, for there they would be given twice."""
+    return {key: each for key, each in job.items() if key not in set(keys)} if isinstance(job, Mapping) else job
+
+
+def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's content with the first values of all keys, if each value goes with the others' first.
 
     Raises:
         ConfigurationError: one breaks a rule of the job file, or a key has no value.
@@ -214,9 +227,19 @@ def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str,
         for key, values in listed.items():
             for value in values:
                 parse_config(override(content, {key: value}, where), JobConfig, where)
-        plain, _, folder = read_job(job, changes, Path.cwd(), Path(sources))
-        model = folder / str(plain.get("model", "")).partition(":")[0]
-        return [plain | {"model": model.name}, model.read_text(encoding="utf-8") if model.is_file() else ""]
+        return content
+
+
+def list_values(key: str, values: Iterable[Any]) -> list[Any]:
+    """Return the values of a key as a job file has them; a class or function stays.
+
+    Raises:
+        ConfigurationError: one is there twice, or no job file could hold it.
+    """
+    listed = [each if callable(each) else plain_value(each, f"sweep: {key}") for each in values]
+    if twice := [each for number, each in enumerate(listed) if each in listed[:number]]:
+        raise ConfigurationError(f"sweep: {key}: {twice[0]!r} is given twice; leave one out")
+    return listed
 
 
 class _Arrays(contextlib.ExitStack):
@@ -238,26 +261,28 @@ class _Arrays(contextlib.ExitStack):
                 self.callback(array.close)
             yield array
         finally:
-            self._free.put(array)
+            self._free.put(array if array is not None and array.alive else None)
 
 
 class _Done:
     """The runs of a sweep, kept in its folder."""
 
-    def __init__(self, folder: Path, job: str, on_run: Callable[[SweptRun], object]) -> None:
-        self._path, self._job, self._on_run, self._lock = folder / POINTS_FILE, job, on_run, threading.Lock()
-        self._runs: dict[bytes, SweptRun] = {}
+    def __init__(self, folder: Path, hash_of: Callable[[Point], str], on_run: Callable[[SweptRun], object]) -> None:
+        self._path, self._hash_of, self._on_run = folder / POINTS_FILE, hash_of, on_run
+        self._lock, self._runs = threading.Lock(), dict[str, SweptRun]()
         with contextlib.suppress(FileNotFoundError):
             for line in read_lines(self._path, _MOST_LINE_BYTES):
                 with contextlib.suppress(msgspec.MsgspecError):  # empty, or cut short
                     run = msgspec.json.decode(line, type=SweptRun)
-                    self._runs[_key(run.point)] = run
+                    self._runs[run.sha256] = run
 
     def get(self, point: Point, job: JobLike, changes: Mapping[str, Any], arrays: _Arrays) -> SweptRun:
         """Return the run of a point; it is trained unless it has been."""
-        if (run := self._runs.get(_key(point))) is None or run.error or run.job != self._job:
+        sha256 = self._hash_of(point)
+        if (run := self._runs.get(sha256)) is None or run.error:
             with arrays.one() as array:
-                run = msgspec.structs.replace(_train(array, job, changes, point), job=self._job)
+                run = msgspec.structs.replace(_train(array, job, changes, point), sha256=sha256)
+            self._runs[sha256] = run
             with self._lock, writing(self._path, "free space, and sweep again to go on"):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with open(self._path, "ab") as file:
@@ -271,12 +296,12 @@ def _train(array: Array, job: JobLike, changes: Mapping[str, Any], point: Point)
     try:
         result = handle.result()
     except CsdError as error:
-        return SweptRun(point, directory=str(handle.directory or ""), error=str(error))
+        return SweptRun(_named(point), directory=str(handle.directory or ""), error=str(error))
     except BaseException:
         handle.cancel()
         raise
     figures = {name: value for name, read in FIGURES.items() if (value := read(result.summary)) is not None}
-    return SweptRun(point, directory=str(result.directory), clock=result.clock, figures=figures)
+    return SweptRun(_named(point), directory=str(result.directory), clock=result.clock, figures=figures)
 
 
 def report_sweep(result: SweepResult) -> SweptReport:
@@ -295,12 +320,28 @@ def _without_seed(point: Point) -> Point:
     return {key: value for key, value in point.items() if key != "seed"}
 
 
-def _hash(checked: Sequence[Any], array: Mapping[str, Any]) -> str:
-    """Return the hash of what all runs of a sweep have in common."""
-    file = array.get("file")
-    text = "" if file is None else Path(file).read_text(encoding="utf-8", errors="replace")
-    content = json.dumps([*checked, {**array, "file": text}], sort_keys=True, default=str)
-    return hashlib.sha256(content.encode()).hexdigest()
+def _hash(job: JobLike, changes: Mapping[str, Any], array: Mapping[str, Any], point: Point) -> str:
+    """Return the hash of all that decides a run: job, array, and the texts of the files that they name."""
+    with tempfile.TemporaryDirectory() as sources:
+        content, _, folder = read_job(job, {**changes, **point}, Path.cwd(), Path(sources))
+        files = sorted(_list_files([content, dict(array)], folder))
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path in files]
+        told = json.dumps([content, array, texts], sort_keys=True, default=str).replace(sources, "")
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _list_files(value: Any, folder: Path) -> set[Path]:
+    """Return the files of code, and of arrays, that a job or an array's arguments name."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        return set[Path]().union(*(_list_files(each, folder) for each in value))
+    path = folder / str(value).partition(":")[0]
+    return {path} if path.suffix in (".py", ".yaml") and path.is_file() else set()
+
+
+def _named(point: Point) -> Point:
+    return {key: value.__name__ if callable(value) else value for key, value in point.items()}
 
 
 def _key(point: Point) -> bytes:

@@ -15,7 +15,7 @@ class SweptRun(msgspec.Struct, frozen=True):
 
     Attributes:
         point: key -> value, ``seed`` among them.
-        job: hash of job, model's file and array.
+        sha256: of all that decides the run: job, array, and the files that they name.
         directory: of the run; empty if it has none.
         error: why it failed; empty if it did not. Such a run is tried again when the sweep goes on.
         clock: of its figures.
@@ -23,7 +23,7 @@ class SweptRun(msgspec.Struct, frozen=True):
     """
 
     point: dict[str, Any]
-    job: str = ""
+    sha256: str = ""
     directory: str = ""
     error: str = ""
     clock: str = ""

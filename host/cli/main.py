@@ -63,18 +63,23 @@ for group_info in app.registered_groups:
     group_info.rich_help_panel = _PANEL_OF.get(group_info.name or "", _OTHERS)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print_line(f"csd-emu {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def prepare(
-    version: Annotated[bool, typer.Option("--version", help="print it, and end")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback acts
+        bool, typer.Option("--version", help="print it, and end", callback=_print_version, is_eager=True)
+    ] = False,
     log_format: Annotated[
         Literal["text", "json"],
         typer.Option("--log-format", envvar=LOG_VARIABLE, help="of standard error; json: one object per line"),
     ] = "text",
 ) -> None:
     """Do what options before the command's name ask for."""
-    if version:
-        print_line(f"csd-emu {__version__}")
-        raise typer.Exit
     if log_format == "json":
         log_as_json(errors)
     else:

@@ -14,6 +14,7 @@ ARRAY = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "
 
 def test_variations_need_no_edited_files(workshop: Workshop, csd_emu: Command) -> None:
     job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "batch_size": 64})
+    workshop.array.unlink()
     told = csd_emu("run", job, "--runs", workshop.runs)
     assert (told.code, "on which drives? There is no" in told.err) == (2, True)
     keys = ["--runs", workshop.runs, "--set", "rounds=1", "--set", "data.partition.dirichlet=0.7"]
@@ -47,16 +48,16 @@ def test_variations_need_no_edited_files(workshop: Workshop, csd_emu: Command) -
     assert len(csd_emu("runs", "--runs", workshop.runs, "--json").json("runs")["runs"]) == 2
 
 
-def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop, csd_emu: Command) -> None:
+def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop) -> None:
     job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
     workshop.write("array.yaml", ARRAY)
     command = ["sweep", job, "--over", "batch_size=64,128", "--runs", workshop.runs, "--json"]
-    swept = csd_emu(*command).json("swept")
-    again = csd_emu(*command).json("swept")
+    swept = workshop.run(*command).json("swept")
+    again = workshop.run(*command).json("swept")
     assert again == swept
     assert [run["point"] for run in swept["runs"]] == [{"batch_size": 64, "seed": 0}, {"batch_size": 128, "seed": 0}]
     assert len(swept["points"]) == 2
-    old = csd_emu("sweep", "no-such-array", "--json")
+    old = workshop.run("sweep", "no-such-array", "--json")
     assert "is called csd-emu clean now" in old.err
     assert old.json("clean")["ended"] == {"no-such-array": []}
 

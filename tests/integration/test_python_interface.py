@@ -51,8 +51,11 @@ def test_runs_follow_each_other_on_one_array(folder: Path) -> None:
         assert opened.wait(60)
         assert isinstance(handle.exception(60), RunCancelled)
         assert any("joined" in line for line in handle.logs())
-        with pytest.raises(ConfigurationError, match="the run has not ended"):
+        with pytest.raises(RunCancelled, match="stopped before its end"):
             opened.result(60)
+        early = array.submit(JOB, rounds=500, seed=5)  # other data: drives are started anew first
+        early.cancel()
+        assert isinstance(early.exception(60), RunCancelled)
         assert array.train(JOB, rounds=1).summary.rounds == 1
 
 

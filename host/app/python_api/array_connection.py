@@ -25,9 +25,11 @@ class Ticket(Future[dict[str, Any]]):
     """An answer that is to come.
 
     Attributes:
+        number: of the request.
         directory: of the run that was asked for, as soon as it has one.
     """
 
+    number = 0
     directory: Path | None = None
 
     def take(self, seconds: float | None) -> dict[str, Any]:
@@ -78,6 +80,7 @@ class ArrayConnection:
     def send(self, what: str, **values: Any) -> Ticket:
         """Ask for something, and return the ticket for the answer."""
         number, ticket = next(self._numbers), Ticket()
+        ticket.number = number
         line = json.dumps({"number": number, "do": what, **values}).encode() + b"\n"
         with self._lock:
             self._tickets[number] = ticket

@@ -23,8 +23,9 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.config.engine_names import ArrayChanges
 from csd_emu.engines import make_engine
-from csd_emu.util.config_files import load_config, parse_config
+from csd_emu.util.config_files import parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.process_identity import mark_of
 from csd_emu.util.progress import Silent
@@ -32,7 +33,7 @@ from firmware_agent.common.errors import ConfigurationError, CsdError, Environme
 from host.app.array_actions import bring_up, sweep
 from host.app.inject_fault import Injection, inject_fault
 from host.app.python_api.array_connection import NAME_PREFIX
-from host.config.array_files import with_real_drives
+from host.config.array_files import read_array, with_real_drives
 from host.config.job_file import DEFAULT_DATA
 from host.core.console import errors, log_to_terminal
 from host.core.interrupts import INTERRUPTS
@@ -56,8 +57,8 @@ class ArrayServer:
         self._config: ArrayConfig | None = None
         self._prepared: list[ArrayConfig] = []
         self._up: ArrayRequest | None = None
-        # Whether a run goes on that may be cancelled.
-        self._turn, self._runs = threading.Lock(), False
+        # Number of the request whose run goes on, and those that were cancelled before they began.
+        self._turn, self._running, self._cancelled = threading.Lock(), 0, set[int]()
 
     def serve(self, requests: queue.SimpleQueue[Message]) -> None:
         """Do what is asked for, until interrupted."""
@@ -75,9 +76,11 @@ class ArrayServer:
             answer["detail"] = inject_fault(injection, self._paths, Silent()).detail
 
     def cancel(self, message: Message) -> None:
-        """End the run that goes on, if one does, and answer; the drives stay up."""
+        """End a run, also one that has not begun, and answer; the drives stay up."""
         with self.answering(message["number"]), self._turn:
-            if self._runs:
+            if self._running != message["run"]:
+                self._cancelled.add(message["run"])
+            else:
                 os.kill(os.getpid(), signal.SIGINT)
 
     def end(self) -> None:
@@ -136,11 +139,12 @@ class ArrayServer:
         return {"engine": config.engine, "devices": devices, "consoles": consoles, "left": left}
 
     def _read_array(self, keys: Message, folder: Path) -> ArrayConfig:
-        file, content = keys.get("array"), {key: value for key, value in keys.items() if key != "array"}
-        path = folder / (file or "the array")
-        if file is not None:
-            content = load_config(path, ArrayConfig).model_dump(mode="json") | content
-        return with_real_drives(parse_config(content | {"name": self._name}, ArrayConfig, path.name), path)
+        content = {key: value for key, value in keys.items() if key != "array"}
+        if "array" not in keys:
+            return with_real_drives(parse_config(content | {"name": self._name}, ArrayConfig, "the array"), folder)
+        changes = ArrayChanges(content.pop("engine", None), content.pop("clock", None))
+        config = read_array(folder / keys["array"], changes)
+        return parse_config(config.model_dump(mode="json") | content | {"name": self._name}, ArrayConfig, keys["array"])
 
     def _bring_up(self, message: Message) -> Message:
         """Have the array up with the data of a job."""
@@ -150,33 +154,37 @@ class ArrayServer:
     def _run(self, message: Message) -> Message:
         from host.app.run_job import NewRun, run_job
 
-        request = self._read_job(message)
-        self._ensure_up(request.array)
         opened = partial(self._send_directory, message["number"])
         where = NewRun(Path(message["runs"]), opened, report=False)
         try:
-            with self._cancellable():
+            with self._cancellable(message["number"]):
+                request = self._read_job(message)
+                self._ensure_up(request.array)
                 summary = run_job(request, self._paths, where, Silent(), quiet=True)
         finally:
             self._fetch_consoles()
-        return {"summary": msgspec.to_builtins(summary)}
+        return {"summary": msgspec.to_builtins(summary), "hint": request.table_hint}
 
     @contextlib.contextmanager
-    def _cancellable(self) -> Iterator[None]:
+    def _cancellable(self, number: int) -> Iterator[None]:
         """Have SIGINT end the block alone, with an error that says so; other signals end the process."""
+        told = RunCancelled("the run was cancelled; its directory, if it has one, has the rounds until then")
         with self._turn:
-            self._runs = True
+            if number in self._cancelled:
+                raise told
+            self._running = number
         try:
             yield
         except KeyboardInterrupt:
             if INTERRUPTS.signal != signal.SIGINT:
                 raise
-            raise RunCancelled("the run was cancelled; its directory has the rounds until then") from None
+            raise told from None
         finally:
-            with self._turn:
-                self._runs = False
-            if INTERRUPTS.signal == signal.SIGINT:
-                INTERRUPTS.forget()
+            with INTERRUPTS.deferred():
+                with self._turn:
+                    self._running = 0
+                if INTERRUPTS.signal == signal.SIGINT:
+                    INTERRUPTS.forget()
 
     def _fetch_consoles(self) -> None:
         folder = self._paths.arrays / self._name
@@ -187,13 +195,13 @@ class ArrayServer:
     def _read_job(self, message: Message) -> RunRequest:
         from host.app.prepare import prepare_run
         from host.config.job_file import parse_job
-        from host.config.resolve import ResolvedRun
+        from host.config.resolve import ResolvedRun, load_plugins
 
         if self._config is None:
             raise ConfigurationError("no array was opened")
         where, folder, content = message["where"], Path(message["folder"]), message["job"]
         job, spec = parse_job(content, where, folder)
-        return prepare_run(ResolvedRun(self._config, job, spec))
+        return prepare_run(ResolvedRun(self._config, job, spec, load_plugins(job, folder / where)))
 
     def _ensure_up(self, request: ArrayRequest) -> None:
         """Bring the array up, unless it is, and whole, with these data."""

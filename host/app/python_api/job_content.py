@@ -16,6 +16,27 @@ from host.core.plain_text import plain_name
 JobLike = str | os.PathLike[str] | Mapping[str, Any]
 
 
+def plain_value(value: Any, where: str) -> Any:
+    """Return a value as a job file has it: NumPy's and PyTorch's as plain ones.
+
+    Raises:
+        ConfigurationError: no file could hold it; the message begins with `where`.
+    """
+    if isinstance(value, Mapping):
+        return {key: plain_value(each, f"{where}.{key}") for key, each in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [plain_value(each, where) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigurationError(
+        f"{where}: a {type(value).__name__} is nothing that a job file can hold; give plain values"
+    )
+
+
 def read_job(
     job: JobLike | None, changes: Mapping[str, Any], folder: Path, sources: Path
 ) -> tuple[dict[str, Any], str, Path]:
@@ -40,6 +61,9 @@ def read_job(
             raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
         content, where, folder = override(read, changes, str(path)), str(path), path.parent
         content.setdefault("name", plain_name(path.stem))
+    for key, value in content.items():
+        if not callable(value):
+            content[key] = plain_value(value, f"{where}: {key}")
     if isinstance(content.get("data"), str):
         content["data"] = {"source": content["data"]}
     if callable(model := content.get("model")):

@@ -47,6 +47,11 @@ class OpenArray:
         self._submitted: list[Run] = []
 
     @property
+    def alive(self) -> bool:
+        """Whether the process that keeps it runs."""
+        return self._connection.alive
+
+    @property
     def busy(self) -> bool:
         """Whether a run goes on."""
         return any(not run.done for run in self._submitted) and self._connection.alive
@@ -99,7 +104,7 @@ class OpenArray:
             raise ConfigurationError("a run is going on; wait for its result, or cancel it, before the next")
         connection = self._connection
         ticket = connection.send("run", **self._read_job(job, changes), runs=str(self._runs_folder()))
-        self._submitted.append(SubmittedRun(ticket, lambda: connection.send("cancel")))
+        self._submitted.append(SubmittedRun(ticket, lambda: connection.send("cancel", run=ticket.number)))
         return self._submitted[-1]
 
     def up(self, job: JobLike | None = None, timeout_seconds: float | None = None, **changes: Any) -> None:
@@ -177,8 +182,12 @@ class Array(OpenArray):
         scratch = tempfile.TemporaryDirectory(prefix="csd-python-", ignore_cleanup_errors=True)
         connection = ArrayConnection(name, Path(scratch.name) / "array.log")
         # Also when nobody closes it: a cell of a notebook is run again, and the array before is nobody's.
-        self._close = weakref.finalize(self, _close, connection, scratch)
-        opened = connection.ask("open", OPEN_SECONDS, keys=content, folder=str(folder))
+        self._close = weakref.finalize(self, _close, os.getpid(), connection, scratch)
+        try:
+            opened = connection.ask("open", OPEN_SECONDS, keys=content, folder=str(folder))
+        except BaseException:
+            self._close()
+            raise
         super().__init__(connection, name, opened, folder, Path(runs).absolute())
         if left := opened["left"]:
             warnings.warn(f"{', '.join(left)}: left running by a program that is gone; ended now", stacklevel=2)
@@ -196,7 +205,10 @@ class Array(OpenArray):
         self.close()
 
 
-def _close(connection: ArrayConnection, scratch: tempfile.TemporaryDirectory[str]) -> None:
+def _close(process: int, connection: ArrayConnection, scratch: tempfile.TemporaryDirectory[str]) -> None:
+    if process != os.getpid():  # a fork of the program ends, whose array it is not
+        scratch._finalizer.detach()  # type: ignore[attr-defined]
+        return
     connection.close(CLOSE_SECONDS)
     scratch.cleanup()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import threading
@@ -14,13 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from csd_emu.util.paths import Paths
-from firmware_agent.common.errors import CsdError, DeviceError
+from firmware_agent.common.errors import CsdError, DeviceError, RunCancelled
 from host.app.python_api.array_connection import Ticket
 from host.app.python_api.run_result import RunResult
 from host.monitoring.runs.run_listing import is_running
 
 if TYPE_CHECKING:
     from host.core.summary import Summary
+
+log = logging.getLogger(__name__)
 
 RUN_SECONDS = 1800.0
 _POLL_SECONDS = 0.05
@@ -134,7 +137,7 @@ class SubmittedRun(Run):
 
     def __init__(self, ticket: Ticket, cancel: Callable[[], object]) -> None:
         """Take the ticket for the answer, and what cancels the run."""
-        self._ticket, self._cancel = ticket, cancel
+        self._ticket, self._cancel, self._hinted = ticket, cancel, False
 
     @property
     def done(self) -> bool:
@@ -162,7 +165,11 @@ class SubmittedRun(Run):
 
         from host.core.summary import Summary
 
-        return msgspec.convert(self._ticket.take(timeout_seconds)["summary"], Summary)
+        answer = self._ticket.take(timeout_seconds)
+        if (hint := answer.get("hint")) is not None and not self._hinted:
+            log.warning("%s", hint)
+        self._hinted = True
+        return msgspec.convert(answer["summary"], Summary)
 
 
 class OpenedRun(Run):
@@ -200,7 +207,12 @@ class OpenedRun(Run):
     def _summary(self, timeout_seconds: float | None) -> Summary:
         for _ in self._until_done(timeout_seconds, "the run has not ended"):
             pass
-        return RunResult(self._path).summary
+        result = RunResult(self._path)
+        if result.data.summary is None:
+            raise RunCancelled(
+                f"{self._path}: the run was stopped before its end; csd-emu run --resume goes on with it"
+            )
+        return result.summary
 
 
 def open_run(directory: str | os.PathLike[str]) -> Run:

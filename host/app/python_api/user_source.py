@@ -11,10 +11,11 @@ import ast
 import builtins
 import inspect
 import linecache
+import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ def name_code(made: Callable[..., Any], folder: Path) -> str:
             f"{made!r} is no class or function; give the class, or a function that makes the model, not an instance"
         )
     name = made.__qualname__
+    if made.__name__ == "<lambda>":
+        raise ConfigurationError("a lambda has no name to be shipped by; write a function with def")
+    if "." in made.__module__ and "<" not in name:
+        return f"{made.__module__}:{name}"
     file = getattr(sys.modules.get(made.__module__), "__file__", None)
     if made.__module__ != MAIN and file is not None and "<" not in name:
         return f"{Path(file).resolve()}:{name}"
@@ -73,9 +78,11 @@ class _Collected:
         self._known.add(made.__name__)
         source, first_line = read_source(made)
         values = _globals_of(made)
-        for name, line in _used_names(ast.parse(source)):
+        local = "<locals>" in made.__qualname__
+        for name, line, in_class_body in _global_names(source):
             where = f"{made.__name__}, line {first_line + line - 1}: {name!r}"
-            if name in _free_values(made):
+            outer = local and in_class_body and not isinstance(values.get(name), (types.ModuleType, *_CODE))
+            if name in _free_values(made) or outer:
                 raise ConfigurationError(f"{where} is a variable of the function around it; pass it as an argument")
             if name not in self._known and name in values:
                 self._add_used(name, values[name], where)
@@ -85,7 +92,11 @@ class _Collected:
         if isinstance(value, types.ModuleType):
             self._line(name, f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
         elif getattr(value, "__module__", None) == MAIN and isinstance(value, _CODE):
-            self.add(value)
+            if value.__name__ not in self._known:
+                self.add(value)
+            if name != value.__name__:
+                self.pieces.append(f"\n{name} = {value.__name__}\n")
+                self._known.add(name)
         elif isinstance(value, (*_CODE, types.BuiltinFunctionType)) and value.__module__ is not None:
             self._line(name, f"from {value.__module__} import {value.__qualname__} as {name}")
         elif _is_plain(value):
@@ -135,11 +146,21 @@ def _read_class(made: type) -> tuple[str, int] | None:
     return None
 
 
-def _used_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield names that are read, and in which line, but for those of Python itself."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and not hasattr(builtins, node.id):
-            yield node.id, node.lineno
+def _global_names(source: str) -> list[tuple[str, int, bool]]:
+    """Return the names that code has from outside, in which line, and whether the body of a class reads them."""
+    lines: dict[str, int] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            lines.setdefault(node.id, node.lineno)
+    found: dict[str, bool] = {}
+    tables = [symtable.symtable(source, "model", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and symbol.is_global() and not hasattr(builtins, name := symbol.get_name()):
+                found[name] = found.get(name, False) or table.get_type() == "class"
+    return sorted(((name, lines.get(name, 1), body) for name, body in found.items()), key=lambda each: each[1])
 
 
 def _globals_of(made: Any) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ class FigureColumn(msgspec.Struct, frozen=True):
     Attributes:
         mean: over the runs that have it; None if none has.
         deviation: sample standard deviation; None of fewer than two runs.
-        runs: how many have it.
+        runs: how many have it, of different seeds.
         difference: of the mean from the first column's; None in the first.
         verdict: what is to be made of the difference: ``no difference`` within the spread of seeds, ``higher``,
             ``lower``, or why that cannot be said; empty in the first column.
@@ -111,7 +111,11 @@ def compare_runs(groups: Mapping[str, Sequence[RunData]]) -> RunComparison:
 
 
 def _compare(name: str, groups: Sequence[Sequence[RunData]]) -> FigureComparison:
-    summaries = [[run.summary for run in runs if run.summary is not None and run.rounds] for runs in groups]
+    # Runs of one seed say nothing of the spread: of several the last one counts.
+    summaries = [
+        list({run.job.get("seed"): run.summary for run in runs if run.summary is not None and run.rounds}.values())
+        for runs in groups
+    ]
     values = [[value for each in group if (value := FIGURES[name](each)) is not None] for group in summaries]
     clocks = [
         "+".join(sorted({name_clock(each.clock, each.core_model) for each in group})) if name not in _UNTIMED else ""
@@ -162,7 +166,7 @@ def _settings(run: RunData) -> dict[str, Any]:
     """Return what a run was configured with, key -> value, without what names it."""
     job = {key: value for key, value in run.job.items() if key not in _UNCOMPARED}
     array = {key: value for key, value in run.array.items() if key not in ("name", "host")}
-    return dict(flatten({**job, "array": array}))
+    return dict(flatten({**job, "array": array, "sources": run.versions.get("sources") or {}}))
 
 
 def flatten(section: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

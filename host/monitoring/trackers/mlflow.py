@@ -34,6 +34,9 @@ class MlflowTracker:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
+        # Else a server that is down is asked for minutes.
+        for name, value in (("MAX_RETRIES", "1"), ("TIMEOUT", "10")):
+            os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else 3.x refuses the store that needs no server
         where = setting("MLFLOW_TRACKING_URI", (run.directory.parent / "mlruns").absolute().as_uri())
         experiment = setting("MLFLOW_EXPERIMENT_NAME", "csd-emu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import queue
@@ -25,7 +26,7 @@ from host.monitoring.trackers.tracker import TrackedRun, Tracker
 
 # Metrics that wait; a tracker that is so far behind is given up. And how long its last ones may take.
 _MOST_WAITING = 10_000
-_FINISH_SECONDS = 60.0
+_FINISH_SECONDS = 20.0
 _FILES = (REPORT_FILE, SUMMARY_FILE, RECORDS_FILE, JOB_FILE, ARRAY_FILE, VERSIONS_FILE)
 Call = Callable[[Tracker], None]
 
@@ -33,16 +34,16 @@ Call = Callable[[Tracker], None]
 class TrackerListener(RunListener):
     """Tells one tracker."""
 
-    def __init__(self, name: str, tracker: Tracker, run_name: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, make: Callable[[], Tracker], run_name: str, settings: Mapping[str, Any]) -> None:
         """Tell nothing yet.
 
         Args:
             name: of the tracker.
-            tracker: receives the run.
+            make: makes it, on its thread; it receives the run.
             run_name: of the run.
             settings: job and array, as in their files.
         """
-        self._name, self._tracker, self._run_name, self._settings = name, tracker, run_name, settings
+        self._name, self._make, self._run_name, self._settings = name, make, run_name, settings
         self._calls: queue.Queue[Call | None] = queue.Queue(_MOST_WAITING)
         self._directory: Path | None = None
         self._failed = False
@@ -71,7 +72,8 @@ class TrackerListener(RunListener):
             files = [path for name in _FILES if (path := self._directory / name).is_file()]
             self._call(lambda tracker: tracker.finish(files))
         if not self._failed:
-            self._calls.put(None)
+            with contextlib.suppress(queue.Full):
+                self._calls.put_nowait(None)
             self._thread.join(_FINISH_SECONDS)
             if self._thread.is_alive():
                 self._give_up(f"is not done {_FINISH_SECONDS:.0f} s after the run")
@@ -89,12 +91,12 @@ class TrackerListener(RunListener):
             self._give_up(f"is {_MOST_WAITING} calls behind")
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None and not self._failed:
-            try:
-                call(self._tracker)
-            except user_errors() as error:
-                self._give_up(f"failed: {error!r}")
-                return
+        try:
+            tracker = self._make()
+            while (call := self._calls.get()) is not None and not self._failed:
+                call(tracker)
+        except user_errors() as error:
+            self._give_up(f"failed: {error!r}")
 
     def _give_up(self, why: str) -> None:
         self._failed = True
@@ -119,7 +121,7 @@ def load_trackers(names: Sequence[str], run_name: str, settings: Mapping[str, An
             kind = load_plugin(TRACKER, UserSection(name=name), Path.cwd()).target
             TRACKER.check_class(kind, name)
         made.append((name, kind))
-    return [TrackerListener(name, kind(), run_name, settings) for name, kind in made]
+    return [TrackerListener(name, kind, run_name, settings) for name, kind in made]
 
 
 def read_versions(path: Path) -> dict[str, str]:

@@ -23,6 +23,7 @@ class StubArray:
     """An array whose runs are all one of 0.1.0's."""
 
     made: list["StubArray"]
+    alive = True
     broken: frozenset[int]
 
     def __init__(self, **options: Any) -> None:

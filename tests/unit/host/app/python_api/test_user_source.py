@@ -76,7 +76,7 @@ def test_a_closure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_has_a_file_is_named_by_it(tmp_path: Path) -> None:
-    assert name_code(commands.Workshop, tmp_path) == f"{Path(commands.__file__).resolve()}:Workshop"
+    assert name_code(commands.Workshop, tmp_path) == "tests.support.commands:Workshop"
     assert not list(tmp_path.iterdir())
 
 

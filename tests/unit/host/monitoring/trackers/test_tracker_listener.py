@@ -55,7 +55,7 @@ class Hanging(Remembering):
 def play(tracker: Any, name: str = "sync") -> TrackerListener:
     """The listener of a tracker that was shown a whole run."""
     run = load_run(RUNS / name, trusted=True)
-    listener = TrackerListener("mine", tracker, "wide", {"rounds": 2, "sync": {"precision": "fp16"}})
+    listener = TrackerListener("mine", lambda: tracker, "wide", {"rounds": 2, "sync": {"precision": "fp16"}})
     listener.begin(RunStart("modelled", str(RUNS / name)))
     for record in run.rounds:
         show_round([listener], record)
@@ -110,7 +110,7 @@ def test_a_tracker_that_hangs_is_given_up(capsys: pytest.CaptureFixture[str], mo
 
 def test_past_rounds_of_a_resumed_run_are_not_told_again() -> None:
     tracker = Remembering()
-    listener = TrackerListener("mine", tracker, "wide", {})
+    listener = TrackerListener("mine", lambda: tracker, "wide", {})
     for record in load_run(RUNS / "sync", trusted=True).rounds:
         show_round([listener], record)
     listener.close()
