@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import sys
@@ -163,7 +164,7 @@ class ArrayServer:
                 summary = run_job(request, self._paths, where, Silent(), quiet=True)
         finally:
             self._fetch_consoles()
-        return {"summary": msgspec.to_builtins(summary), "hint": request.table_hint}
+        return {"summary": msgspec.to_builtins(summary), "hint": _for_python(request.table_hint)}
 
     @contextlib.contextmanager
     def _cancellable(self, number: int) -> Iterator[None]:
@@ -218,6 +219,12 @@ class ArrayServer:
         if message["end"]:
             self.end()
         return {}
+
+
+def _for_python(hint: str | None) -> str | None:
+    """Return how to measure a table, as a call: a notebook's model has no file that a command could name."""
+    call = r'csd_emu.calibrate(MODEL, input="\1", batches="\2")'
+    return hint and re.sub(r"csd-emu calibrate \S+ --input (\S+) --batches (\S+)", call, hint)
 
 
 def sweep_left(paths: Paths) -> list[str]:

@@ -151,9 +151,9 @@ class RunResult:
         """Return what it is, for a console."""
         if self.data.summary is None:
             return f"<run {self.directory}: {len(self.data.rounds)} rounds so far>"
-        one = self.summary
+        one, model = self.summary, self.summary.model.rpartition("/")[2]
         return (
-            f"<run {self.directory}: {one.model}, {one.rounds} rounds, accuracy {self.accuracy:.4f}, "
+            f"<run {self.directory}: {model}, {one.rounds} rounds, accuracy {self.accuracy:.4f}, "
             f"{one.records_per_device_second:.1f} records per device second ({one.clock_text})>"
         )
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from host.app import run_job
 from host.core.interrupts import Interrupts
 from host.core.rare_collections import rare_collections
 
@@ -69,7 +68,7 @@ def test_an_error_inside_ends_it_too() -> None:
 @pytest.mark.slow
 def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupts = Interrupts()
-    monkeypatch.setattr(run_job, "INTERRUPTS", interrupts)
+    monkeypatch.setattr("host.core.rare_collections.INTERRUPTS", interrupts)
     garbage = Node()
     seen = weakref.ref(garbage, lambda _: signal.raise_signal(signal.SIGTERM))
     del garbage
