@@ -32,7 +32,8 @@ def test_training_survives_the_loss_of_a_drive(csd_array: CsdArray) -> None:
     assert result.summary.rounds == 12
     # A drive that dies between two rounds has left, one that dies within a round is lost.
     assert "csd-01" in [event["device"] for event in result.events if event["what"] in ("left", "lost")]
-    assert result.rounds[-1]["lost"] or result.rounds[-1]["idle"] or len(result.rounds[-1]["devices"]) == 2
+    last = result.data.rounds[-1]
+    assert last.lost or last.idle or len(last.devices) == 2
 
 
 def test_a_misspelt_job_is_refused(csd_array: CsdArray) -> None:
