@@ -67,8 +67,7 @@ def sweep(
         from csd_lab.sweep.job_sweep import sweep as sweep_job
         from host.monitoring.report.charts.chart_figure import check_picture, save_picture
 
-    if plot is not None:
-        check_picture(plot)
+    check_picture(plot)
     path, changes = _only(job), ArrayChanges(engine, None, drives, profile)
     result = sweep_job(
         path,

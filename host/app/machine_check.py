@@ -51,12 +51,12 @@ class MachineReport(msgspec.Struct, frozen=True):
 
 def check_machine(folder: Path) -> MachineReport:
     """Return what this machine can run; `folder` is where state is kept. Nothing but version queries is started."""
-    torch = _fact("torch", "training", "pip install 'csd-emu[host]'", lambda: metadata.version("torch"))
-    qemu = _fact("QEMU", "engine: qemu", INSTALL_QEMU, lambda: find_qemu().version)
-    libvirt = _fact("libvirt", "engine: qemu", INSTALL_QEMU, _libvirt)
-    room = _fact("memory", "drives: some 0.3 GB each", "close programs, or use fewer drives", _memory)
-    disk = _fact("disk", "run directories, images", "free space", lambda: _disk(folder))
-    docker = _fact("Docker", "docker-compose up", "install Docker and start its service", _docker)
+    torch = _fact("torch", "training", lambda: metadata.version("torch"), "pip install 'csd-emu[host]'")
+    qemu = _fact("QEMU", "engine: qemu", lambda: find_qemu().version)
+    libvirt = _fact("libvirt", "engine: qemu", _libvirt)
+    room = _fact("memory", "drives", _memory)
+    disk = _fact("disk", "run directories, images", lambda: _disk(folder))
+    docker = _fact("Docker", "docker-compose up", _docker, "install Docker and start its service")
     processors = MachineFact("processors", f"{os.cpu_count()} ({platform.machine()})", "drives run side by side")
     python = MachineFact("Python", platform.python_version(), "everything")
     native = not (torch.remedy or room.remedy or disk.remedy)
@@ -64,12 +64,11 @@ def check_machine(folder: Path) -> MachineReport:
     return MachineReport(__version__, native, native and not (qemu.remedy or libvirt.remedy), facts)
 
 
-def _fact(name: str, needed_for: str, remedy: str, find: Callable[[], str]) -> MachineFact:
+def _fact(name: str, needed_for: str, find: Callable[[], str], remedy: str = "") -> MachineFact:
     try:
         return MachineFact(name, find(), needed_for)
     except (EnvironmentUnfit, OSError, metadata.PackageNotFoundError, subprocess.SubprocessError) as error:
-        told = str(error) if isinstance(error, EnvironmentUnfit) else remedy
-        return MachineFact(name, "", needed_for, told)
+        return MachineFact(name, "", needed_for, remedy or str(error))
 
 
 def _libvirt() -> str:

@@ -25,7 +25,6 @@ from host.core.device_time import MODELLED
 from host.core.failures import failed_run
 from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band, stack_band
 from host.core.summary import name_clock
-from host.monitoring.report.charts.chart_figure import check_picture as check_picture
 from host.monitoring.report.charts.chart_figure import write_picture
 from host.monitoring.report.charts.plan_chart import plan_chart
 from host.policies.selection.cluster import Range

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from csd_emu.util.yaml_files import load_yaml
+from csd_emu.util.config_files import load_mapping
 from firmware_agent.common.errors import ConfigurationError
 from host.app.python_api.user_source import name_code
 from host.config.overrides import merge_keys, override
@@ -57,9 +57,7 @@ def read_job(
         content = override({}, keys, where)
     else:
         path = folder / job
-        if not isinstance(read := load_yaml(path), dict):
-            raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
-        content, where, folder = override(read, changes, str(path)), str(path), path.parent
+        content, where, folder = override(load_mapping(path), changes, str(path)), str(path), path.parent
         content.setdefault("name", plain_name(path.stem))
     for key, value in content.items():
         if not callable(value):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CsdError, DeviceError, RunCancelled
 from host.app.python_api.array_connection import Ticket
-from host.app.python_api.run_result import RunResult
+from host.app.python_api.run_result import RunResult, load_result
 from host.monitoring.runs.run_listing import is_running
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def open_run(directory: str | os.PathLike[str]) -> Run:
     Raises:
         ConfigurationError: it is no run directory.
     """
-    return OpenedRun(RunResult(directory).checked_directory)
+    return OpenedRun(load_result(directory).directory)
 
 
 def read_records(directory: Path | None) -> list[dict[str, Any]]:

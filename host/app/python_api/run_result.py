@@ -40,16 +40,6 @@ class RunResult:
         """Take a run directory; it is read when something of it is asked for."""
         self.directory = Path(directory)
 
-    @property
-    def checked_directory(self) -> Path:
-        """The same, if it is a run directory.
-
-        Raises:
-            ConfigurationError: it is none, or another user's.
-        """
-        check_run_directory(self.directory)
-        return self.directory
-
     @cached_property
     def data(self) -> RunData:
         """All that the run directory says.
@@ -166,4 +156,5 @@ def load_result(directory: str | os.PathLike[str]) -> RunResult:
     Raises:
         ConfigurationError: it is no run directory, or another user's.
     """
-    return RunResult(RunResult(directory).checked_directory)
+    check_run_directory(Path(directory))
+    return RunResult(directory)

@@ -54,7 +54,7 @@ def run_host(settings: StackSettings, paths: Paths, progress: Progress, on_done:
 
 
 def find_unfinished(runs: Path, request: RunRequest) -> Path | None:
-    """Return the newest run directory of this array if its run was not done and had this very job and array."""
+    """Return the newest run directory if its run was not done and had this very job and array."""
     made = sorted(runs.glob(f"*/{JOB_FILE}"), key=lambda path: path.stat().st_mtime_ns)
     if not made or (made[-1].parent / SUMMARY_FILE).exists():
         return None

@@ -73,10 +73,10 @@ def plan(
     if from_tables and steps:
         raise ConfigurationError("--from-tables takes no steps; leave --steps or --from-tables out")
     with INTERRUPTS.deferred():
-        from host.cli.planner_command import check_picture, plan_devices, read_planned, show_devices
+        from host.cli.planner_command import plan_devices, read_planned, show_devices
+        from host.monitoring.report.charts.chart_figure import check_picture
 
-    if plot is not None:
-        check_picture(plot)
+    check_picture(plot)
     with INTERRUPTS.deferred():
         request = read_planned(job, array, servers, ArrayChanges(engine, clock), tuner, keys, _WHAT)
     with StageProgress(quiet=as_json) as progress:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from host.config.plugins.kinds import TRACKER
-from host.monitoring.trackers.tracker import TrackedRun, setting
+from host.monitoring.trackers.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,8 +38,8 @@ class MlflowTracker:
         for name, value in (("MAX_RETRIES", "1"), ("TIMEOUT", "10")):
             os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else 3.x refuses the store that needs no server
-        where = setting("MLFLOW_TRACKING_URI", (run.directory.parent / "mlruns").absolute().as_uri())
-        experiment = setting("MLFLOW_EXPERIMENT_NAME", "csd-emu")
+        where = os.environ.get("MLFLOW_TRACKING_URI") or (run.directory.parent / "mlruns").absolute().as_uri()
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "csd-emu"
         self._client = client = MlflowClient(where)
         found = client.get_experiment_by_name(experiment)
         number = client.create_experiment(experiment) if found is None else found.experiment_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +36,3 @@ class Tracker(Protocol):
 
     def finish(self, files: list[Path]) -> None:
         """Take the files of the run that has ended: report, records, configuration."""
-
-
-def setting(name: str, default: str) -> str:
-    """Return an environment variable that is a tracker's own, such as ``MLFLOW_TRACKING_URI``."""
-    return os.environ.get(name) or default

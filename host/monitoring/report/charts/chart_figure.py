@@ -37,13 +37,13 @@ def draw_figure(charts: Sequence[Chart], pane_inches: float = _PANE_INCHES) -> F
     return figure
 
 
-def check_picture(path: Path) -> None:
-    """Return if a picture can be called so.
+def check_picture(path: Path | None) -> None:
+    """Return if a picture can be called so, or none is asked for.
 
     Raises:
         ConfigurationError: it cannot.
     """
-    if path.suffix not in _FORMATS or not path.absolute().parent.is_dir():
+    if path is not None and (path.suffix not in _FORMATS or not path.absolute().parent.is_dir()):
         raise ConfigurationError(f"--plot {path}: give a file in a folder that is there, as {', '.join(_FORMATS)}")
 
 

@@ -116,4 +116,3 @@ def test_a_run_that_has_not_ended_has_no_figures() -> None:
     unfinished = RunData(path=run.path, rounds=run.rounds, array=run.array, job=run.job)
     comparison = compare_runs({"a": [run], "b": [unfinished]})
     assert {row.columns[1].verdict for row in comparison.figures} == {"no figure"}
-    assert decode_summary((RUN / "summary.json").read_bytes()) == load_run(RUN, trusted=True).summary
