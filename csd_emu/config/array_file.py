@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from ipaddress import IPv4Address
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -177,6 +177,8 @@ class ArrayConfig(Config):
         clock: of native drives: ``modelled`` from a calibration table, ``wall``, or ``auto``: modelled if there is a
             table for the job's model, else wall. Virtual machines always count, real drives always have the wall's.
             ``sampled``: all drives but real ones are native, and some of their steps are counted on virtual machines.
+        calibrate: ``auto``: before a run whose model has no calibration table, for native drives, one is measured on a
+            virtual machine and kept.
         samplers: how many virtual machines count steps (sampled); each has `memory`.
         core_model: what a reference core's nanosecond stands for: ``instructions``, one each, or ``cycles`` of a
             Cortex-A53 as its model counted them in calibration.
@@ -185,6 +187,9 @@ class ArrayConfig(Config):
         devices: groups of drives.
     """
 
+    file_kind: ClassVar = ("an array file", "devices")
+    synonyms: ClassVar = dict.fromkeys(("drives", "num_drives", "count", "profile"), "devices: [{profile: ..., count: ...}]")
+
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
     engine: EngineName = "qemu"
     inventory: str | None = None
@@ -192,6 +197,7 @@ class ArrayConfig(Config):
     spread: Spread = "fill"
     memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
     clock: Clock = "auto"
+    calibrate: Literal["never", "auto"] = "never"
     samplers: int = Field(default=1, ge=1, le=MAX_COUNTERS)
     core_model: CoreModel = "instructions"
     host: HostSection = HostSection()

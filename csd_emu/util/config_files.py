@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema
 
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
-from csd_emu.util.yaml_files import load_yaml
+from csd_emu.util.yaml_files import find_mark, load_yaml
 from firmware_agent.common import units
 from firmware_agent.common.errors import ConfigurationError, PluginError, UnitError
 
@@ -44,12 +44,16 @@ class Config(BaseModel):
 
     Attributes:
         former_keys: former name of a key -> its name. Both are read for one release, the former one with a warning.
+        synonyms: what a key is called elsewhere -> its name here, which an error suggests.
+        file_kind: of a whole file: what it is called, and the key by which one is known; empty of a section.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, strict=True, json_schema_extra=_publish_former_keys
     )
     former_keys: ClassVar[Mapping[str, str]] = {}
+    synonyms: ClassVar[Mapping[str, str]] = {}
+    file_kind: ClassVar[tuple[str, str]] = ("", "")
 
     @model_validator(mode="before")
     @classmethod
@@ -155,7 +159,7 @@ def load_config(path: Path, kind: type[Model]) -> Model:
         ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
             named with its key.
     """
-    return parse_config(load_mapping(path), kind, str(path))
+    return parse_config(load_mapping(path), kind, path)
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
@@ -169,15 +173,33 @@ def load_mapping(path: Path) -> dict[str, Any]:
     return content
 
 
-def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Model:
-    """Return `content` as a `kind`; `where` names its origin in errors (see `load_config`)."""
+def parse_config(content: dict[str, Any], kind: type[Model], where: str | Path) -> Model:
+    """Return `content` as a `kind` (see `load_config`).
+
+    Args:
+        content: the keys and values.
+        kind: see above.
+        where: their origin, which errors name; of a file also the line and column of what it has itself.
+    """
     try:
         return kind.model_validate(content)
     except ValidationError as error:
+        if swapped := _kind_meant(content, kind):
+            raise ConfigurationError(f"{where}: {swapped}") from error
         details = error.errors(include_url=False)
-        problems = [_problem(dict(detail), kind) for detail in details[:_MOST_PROBLEMS]]
+        problems = [_located_problem(dict(detail), kind, content, where) for detail in details[:_MOST_PROBLEMS]]
         problems += [f"and {len(details) - _MOST_PROBLEMS} more"] * (len(details) > _MOST_PROBLEMS)
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
+
+
+def _kind_meant(content: Mapping[str, Any], kind: type[BaseModel]) -> str:
+    """Return what to say of a file of another kind; empty if it is of this one, as far as can be seen."""
+    meant, telling = getattr(kind, "file_kind", ("", ""))
+    if not meant or telling in content:
+        return ""
+    kinds = (each.file_kind for each in Config.__subclasses__())
+    found = (name for name, key in kinds if isinstance(content.get(key), str | list | dict))
+    return next((f"this is {each}, where {meant} is expected; are two files swapped?" for each in found), "")
 
 
 _TOP = "(top level)"
@@ -196,12 +218,22 @@ _PLAIN = {
 }
 
 
-def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
+def _located_problem(detail: dict[str, Any], kind: type[BaseModel], content: object, where: str | Path) -> str:
     location = [part for part in detail["loc"] if not (isinstance(part, str) and _INTERNAL.match(part))]
     location, section = _follow(kind, location)
+    told, mark = _problem(detail, location, section), ""
+    # What the command line has in its place stands nowhere in the file, and a pipe's text is gone.
+    if isinstance(where, Path) and where.is_file() and _at(content, location) == _at(load_yaml(where), location):
+        mark = find_mark(where, location)
+    return f"{told} ({mark})" if mark else told
+
+
+def _problem(detail: dict[str, Any], location: list[int | str], section: type[BaseModel] | None) -> str:
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or _TOP
     if detail["type"] == "extra_forbidden":
         names = list(section.model_fields) if section is not None else []
+        if meant := getattr(section, "synonyms", {}).get(str(location[-1]).lower()):
+            return f"{key}: unknown key; it is called {meant} here"
         return f"{key}: unknown key; " + hint_at(str(location[-1]), names, f"valid keys: {', '.join(names)}")
     if detail["type"] == "missing":
         return f"{key}: is missing; add it"
@@ -209,6 +241,14 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
     # A rule over a whole section has said which part it means, and the section may hold what nobody should see.
     shown = "" if isinstance(detail["input"], dict) else f" (it is {_shown(detail['input'])})"
     return f"{key}: {message}{shown}" if key != _TOP or shown else message
+
+
+def _at(content: Any, location: Sequence[int | str]) -> Any:
+    """Return the value at `location`; None if there is none."""
+    for part in location:
+        inside = isinstance(content, dict) or (isinstance(content, list) and isinstance(part, int))
+        content = (content.get(part) if isinstance(content, dict) else content[part]) if inside else None
+    return content
 
 
 def _shown(value: object) -> str:

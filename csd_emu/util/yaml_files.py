@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,25 @@ def parse_yaml(text: str, where: str) -> Any:
         if len(told := str(error)) > _MOST_TOLD:
             told = f"{told[: _MOST_TOLD // 2]} ... {told[-_MOST_TOLD // 2 :]}"
         raise ConfigurationError(f"{where}: is no valid YAML: {told}") from error
+
+
+def find_mark(path: Path, keys: Sequence[int | str]) -> str:
+    """Return where a key stands in the YAML file at `path`, such as ``line 7, column 3``; empty if it is not there.
+
+    Args:
+        path: a file that `load_yaml` has read.
+        keys: those on the way to it, with the number of an entry of a list; a list's entry, too, may be the last.
+    """
+    node, mark = yaml.compose(read_file(path, MOST_BYTES), Loader=_Safe), None
+    for key in keys:
+        if isinstance(node, yaml.SequenceNode):
+            entries = {str(number): (each.start_mark, each) for number, each in enumerate(node.value)}
+        elif isinstance(node, yaml.MappingNode):
+            entries = {str(name.value): (name.start_mark, each) for name, each in node.value}
+        else:
+            entries = {}
+        mark, node = entries.get(str(key), (None, None))
+    return "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
 
 
 class _Bounds:

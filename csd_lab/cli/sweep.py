@@ -45,7 +45,13 @@ def sweep(
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="points that Optuna chooses, in place of all")] = None,
     objective: Annotated[str, typer.Option(help="the figure that says which point is best")] = "accuracy",
-    max_parallel: Annotated[int, typer.Option(min=1, max=256, help="so many arrays at once")] = 1,
+    max_parallel: Annotated[int, typer.Option(min=1, max=256, help="so many runs at once")] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="slurm|local", help="train each run in a task of its own, by submitit")
+    ] = None,
+    cluster_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="of submitit: timeout_min=60, slurm_partition=cpu")
+    ] = None,
     array: ArrayOrDefault = None,
     drives: DrivesOption = None,
     profile: ProfileOption = None,
@@ -78,6 +84,8 @@ def sweep(
         changes=parse_assignments(sets or [], "--set"),
         array={"file": find_array(path, array, changes), **changes.keys},
         max_parallel=max_parallel,
+        cluster=cluster,
+        cluster_options=parse_assignments(cluster_option or [], "--cluster-option"),
         folder=folder or Path("runs") / f"sweep-{path.stem}",
         on_run=partial(_tell, objective),
     )

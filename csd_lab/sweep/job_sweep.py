@@ -7,11 +7,10 @@ import hashlib
 import json
 import math
 import os
-import queue
 import statistics
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from csd_emu.util.config_files import parse_config
+from csd_lab.sweep.cluster_tasks import ClusterTasks
+from csd_lab.sweep.own_arrays import OwnArrays, Trainer
 from csd_lab.sweep.sweep_points import Point, ValueRange, Values, by_seed, check_count, list_points
 from csd_lab.sweep.swept_run import THE_MORE, SweptRun
 from firmware_agent.common.atomic_files import read_lines
-from firmware_agent.common.errors import ConfigurationError, CsdError
+from firmware_agent.common.errors import ConfigurationError
 from host.app.python_api.job_content import JobLike, plain_value, read_job
-from host.app.python_api.open_array import Array
 from host.app.python_api.run_result import RunResult
 from host.config.job_file import JobConfig
 from host.config.overrides import NO_KEYS, merge_keys, override
@@ -140,12 +140,17 @@ class SweepPlace(TypedDict, total=False):
         array: an array file, or arguments of `Array`, such as ``{"drives": 3, "engine": "native"}``.
         max_parallel: so many arrays at once, 1 by default. Drives share this machine's processors: with the clock
             ``wall`` they disturb each other.
+        cluster: train each run in a task of its own, by submitit: ``slurm``, or ``local`` for processes of this
+            machine; `max_parallel` tasks are submitted at once.
+        cluster_options: of submitit's executor, such as ``{"timeout_min": 60, "slurm_partition": "cpu"}``.
         folder: for the run directories and ``sweep.jsonl``; what is there already is not trained again.
         on_run: is shown each run that has ended.
     """
 
     array: str | os.PathLike[str] | Mapping[str, Any]
     max_parallel: int
+    cluster: str | None
+    cluster_options: Mapping[str, Any]
     folder: str | os.PathLike[str]
     on_run: Callable[[SweptRun], object]
 
@@ -182,35 +187,34 @@ def sweep(
     merge_keys(given, changes, "sweep")
     merge_keys(given, over, "sweep")
     over = {key: each if isinstance(each, ValueRange) else list_values(key, each) for key, each in over.items()}
-    content = check_values(_without(job, over), over, changes)
+    content = check_values(job, over, changes)
     seeds = list_values("seed", [content.get("seed", 0)] if seeds is None else seeds)
-    job = _without(job, ["seed", *over])
     array, where = place.get("array", {}), Path(place.get("folder", "sweep"))
     points = [] if samples is not None else by_seed(list_points(over), seeds)
     options = {"file": array} if isinstance(array, str | os.PathLike) else dict(array)
     done = _Done(where, partial(_hash, job, changes, options), place.get("on_run", lambda _: None))
-    with _Arrays(options, where, place.get("max_parallel", 1)) as arrays:
-        train = partial(done.get, job=job, changes=changes, arrays=arrays)
+    most, cluster = place.get("max_parallel", 1), place.get("cluster")
+    with contextlib.closing(
+        OwnArrays(options, where, most)
+        if cluster is None
+        else ClusterTasks(cluster, place.get("cluster_options", {}), options, where, most)
+    ) as trainer:
+        train = partial(done.get, job=job, changes=changes, trainer=trainer)
         if samples is None:
-            return SweepResult(_train_all(points, train, arrays), objective)
+            return SweepResult(_train_all(points, train, trainer), objective)
         from csd_lab.sweep.sweep_sampler import sample_points
 
         return SweepResult(sample_points(over, seeds, samples, objective, train), objective)
 
 
-def _train_all(points: Sequence[Point], train: Callable[[Point], SweptRun], arrays: _Arrays) -> list[SweptRun]:
-    with ThreadPoolExecutor(arrays.most) as pool:
+def _train_all(points: Sequence[Point], train: Callable[[Point], SweptRun], trainer: Trainer) -> list[SweptRun]:
+    with ThreadPoolExecutor(trainer.most) as pool:
         try:
             return list(pool.map(train, points))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            arrays.close()  # what is trained now fails, and is tried again when the sweep goes on
+            trainer.close()  # what is trained now fails, and is tried again when the sweep goes on
             raise
-
-
-def _without(job: JobLike, keys: Iterable[str]) -> JobLike:
-    """Return a job whose `keys` the sweep gives: of a mapping without them, for there they would be given twice."""
-    return {key: each for key, each in job.items() if key not in set(keys)} if isinstance(job, Mapping) else job
 
 
 def check_values(job: JobLike, over: Mapping[str, Values], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,28 +246,6 @@ def list_values(key: str, values: Iterable[Any]) -> list[Any]:
     return listed
 
 
-class _Arrays(contextlib.ExitStack):
-    """Arrays of a sweep, of which each run has one to itself; they are opened when they are needed."""
-
-    def __init__(self, options: Mapping[str, Any], runs: Path, most: int) -> None:
-        super().__init__()
-        self.most, self._options, self._runs = most, options, runs
-        self._free: queue.LifoQueue[Array | None] = queue.LifoQueue()
-        for _ in range(most):
-            self._free.put(None)
-
-    @contextlib.contextmanager
-    def one(self) -> Iterator[Array]:
-        array = self._free.get()
-        try:
-            if array is None:
-                array = Array(runs=self._runs, **self._options)
-                self.callback(array.close)
-            yield array
-        finally:
-            self._free.put(array if array is not None and array.alive else None)
-
-
 class _Done:
     """The runs of a sweep, kept in its folder."""
 
@@ -276,12 +258,11 @@ class _Done:
                     run = msgspec.json.decode(line, type=SweptRun)
                     self._runs[run.sha256] = run
 
-    def get(self, point: Point, job: JobLike, changes: Mapping[str, Any], arrays: _Arrays) -> SweptRun:
+    def get(self, point: Point, job: JobLike, changes: Mapping[str, Any], trainer: Trainer) -> SweptRun:
         """Return the run of a point; it is trained unless it has been."""
         sha256 = self._hash_of(point)
         if (run := self._runs.get(sha256)) is None or run.error:
-            with arrays.one() as array:
-                run = msgspec.structs.replace(_train(array, job, changes, point), sha256=sha256)
+            run = msgspec.structs.replace(trainer.train(job, changes, point), sha256=sha256)
             self._runs[sha256] = run
             with self._lock, writing(self._path, "free space, and sweep again to go on"):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,19 +270,6 @@ class _Done:
                     file.write(b"\n" + msgspec.json.encode(run) + b"\n")  # behind a line that was cut short
         self._on_run(run)
         return run
-
-
-def _train(array: Array, job: JobLike, changes: Mapping[str, Any], point: Point) -> SweptRun:
-    handle = array.submit(job, **changes, **point)
-    try:
-        result = handle.result()
-    except CsdError as error:
-        return SweptRun(_named(point), directory=str(handle.directory or ""), error=str(error))
-    except BaseException:
-        handle.cancel()
-        raise
-    figures = {name: value for name, read in FIGURES.items() if (value := read(result.summary)) is not None}
-    return SweptRun(_named(point), directory=str(result.directory), clock=result.clock, figures=figures)
 
 
 def report_sweep(result: SweepResult) -> SweptReport:
@@ -338,10 +306,6 @@ def _list_files(value: Any, folder: Path) -> set[Path]:
         return set[Path]().union(*(_list_files(each, folder) for each in value))
     path = folder / str(value).partition(":")[0]
     return {path} if path.suffix in (".py", ".yaml") and path.is_file() else set()
-
-
-def _named(point: Point) -> Point:
-    return {key: value.__name__ if callable(value) else value for key, value in point.items()}
 
 
 def _key(point: Point) -> bytes:

@@ -34,6 +34,11 @@ Values = Sequence[Any] | ValueRange
 Point = dict[str, Any]
 
 
+def name_point(point: Point) -> Point:
+    """Return a point as it can be written down: a class or function by its name."""
+    return {key: value.__name__ if callable(value) else value for key, value in point.items()}
+
+
 def parse_over(text: str) -> tuple[str, Values]:
     """Return the key and values of ``batch_size=16,32,64`` or of a range, ``learning_rate=0.01..0.1`` or ``...:log``.
 

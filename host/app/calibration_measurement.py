@@ -29,6 +29,7 @@ from host.app.cycle_counter import CycleCounter
 from host.config.calibration_request import CalibrationRequest
 from host.config.job_file import DataSection
 from host.core.datasets import load_dataset, synthetic_source
+from host.core.table_plan import MAX_STEPS, MEASURE_SECONDS
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import ArrayRequest, StartedArray
 from host.fleet.temporary_array import run_on_machines
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 # The reference core itself; the table's seconds are scaled for a profile when they are looked up.
 PROFILE = "generic-a53"
-# A batch is measured for so many counted seconds, of at most so many steps.
-MEASURE_SECONDS, MAX_STEPS = 1.0, 32
 # From so many seconds per step on, the warm-up takes the smallest batch: what it is for is the optimiser's state.
 _LONG_STEP_SECONDS, _SHORT_WARM_UP = 5.0, 1
 _UNLIMITED_SECONDS = 3600.0

@@ -36,6 +36,7 @@ from host.core.device_time import (
 )
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
+from host.core.table_plan import plan_table
 from host.fleet.checkpoint import job_sha256
 from host.fleet.lifecycle import ArrayRequest
 from host.fleet.shards import deal_out
@@ -116,10 +117,10 @@ class RunRequest(JobInputs):
         """How to measure the calibration table for want of which the clock is the wall's; None if it is not."""
         if not self.wall or self.config.clock != "auto":
             return None
-        shape, size = "x".join(map(str, self.shape)), max(2, self.job.batch_size)
+        seconds = plan_table(self.evaluator.layers(), self.job.batch_size).wall_seconds
         return (
             f"no calibration table has {self.spec.name}: seconds are this machine's (wall) and say nothing of a drive; "
-            f"measure one, in about a minute: csd-emu calibrate {self.job.model} --input {shape} --batches 1,{size}"
+            f"csd-emu run --calibrate (calibrate: auto in the array) measures one first, in some {seconds:.0f} s"
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -118,6 +118,19 @@ class JobConfig(Config):
     """
 
     model_config = ConfigDict(defer_build=True)  # see `RegisteredSection`
+    file_kind: ClassVar = ("a job file", "model")
+    synonyms: ClassVar = {
+        "lr": "learning_rate",
+        **dict.fromkeys(("bs", "batch", "minibatch"), "batch_size"),
+        **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds"), "rounds"),
+        **dict.fromkeys(("local_epochs", "num_epochs"), "epochs"),
+        **dict.fromkeys(("dataset", "train_data"), "data"),
+        **dict.fromkeys(("net", "network", "architecture"), "model"),
+        **dict.fromkeys(("optimizer", "optimiser"), "sync.optimiser"),
+        **dict.fromkeys(("aggregation", "algorithm"), "strategy"),
+        "fraction_fit": "participation",
+        "random_seed": "seed",
+    }
 
     model: str
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
@@ -165,7 +178,7 @@ class JobConfig(Config):
         return {"watchdog must be more than 0 s": self.watchdog <= 0}
 
 
-def check_mode(job: JobConfig, where: str) -> None:
+def check_mode(job: JobConfig, where: str | Path) -> None:
     """Return if the job has no key of the mode that it is not of; what is as by default may stand.
 
     Raises:
@@ -189,11 +202,11 @@ def read_job(path: Path, keys: Mapping[str, Any] = NO_KEYS) -> JobConfig:
     Raises:
         ConfigurationError: the file breaks a rule, or would with the keys.
     """
-    job = _checked(override(load_mapping(path), keys, str(path)), str(path), path.parent)
+    job = _checked(override(load_mapping(path), keys, str(path)), path, path.parent)
     return job if job.name is not None else job.model_copy(update={"name": plain_name(path.stem)})
 
 
-def _checked(content: dict[str, Any], where: str, folder: Path) -> JobConfig:
+def _checked(content: dict[str, Any], where: str | Path, folder: Path) -> JobConfig:
     job = parse_config(content, JobConfig, where)
     if is_path(job.data.source):
         data = job.data.model_copy(update={"source": str((folder / job.data.source).absolute())})

@@ -28,7 +28,7 @@ _REMEDY = "restore the file from a copy, or remove it to begin again from the fi
 # What may change between a run and its resumption: nothing here moves a weight or a device second. What the planner has
 # decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
 _FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog", "planner", "on_failure", "name", "track"}
-_FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory", "samplers"}
+_FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory", "samplers", "calibrate"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
 

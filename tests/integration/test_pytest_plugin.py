@@ -227,8 +227,8 @@ import os, signal
 
 def test_killed(csd_array):
     csd_array.up({JOB})
-    os.kill(csd_array._keeper._process.pid, signal.SIGKILL)
-    csd_array._keeper._process.wait()
+    os.kill(csd_array._connection._process.pid, signal.SIGKILL)
+    csd_array._connection._process.wait()
 
 def test_goes_on(csd_array):
     assert csd_array.train({JOB}).summary.rounds == 1

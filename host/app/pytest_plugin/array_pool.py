@@ -79,6 +79,8 @@ class ArrayPool:
                 self.close()
             elif self._connection is not None and self._connection.alive:
                 self._connection.ask("release", _CLOSE_SECONDS, end=failed or array.harmed)
+        if not failed:  # now, for until here a run may have written into it
+            shutil.rmtree(array.runs, ignore_errors=True)
 
     def _keep_artifacts(self, array: CsdArray, test: str, failed: bool) -> None:
         if self._artifacts is not None and (self._keep == "all" or (self._keep == "failed" and failed)):
@@ -89,8 +91,6 @@ class ArrayPool:
                 raise EnvironmentUnfit(
                     f"{folder}: the artifacts of {test} cannot be kept ({error}); give --csd-artifacts another folder"
                 ) from error
-        elif not failed:
-            shutil.rmtree(array.runs, ignore_errors=True)
 
     def close(self) -> None:
         """End everything."""

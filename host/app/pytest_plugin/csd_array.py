@@ -85,6 +85,9 @@ class CsdArray(OpenArray):
     def save(self, folder: Path) -> None:
         """Copy run directories, consoles and metrics of this test into `folder`, in place of what is there."""
         shutil.rmtree(folder, ignore_errors=True)
+        for run in self._submitted:
+            if run.done and run.directory is not None:
+                RunResult(run.directory).report()
         if self.runs.is_dir():
             shutil.copytree(self.runs, folder / "runs")
         (folder / "consoles").mkdir(parents=True, exist_ok=True)

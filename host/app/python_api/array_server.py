@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import queue
-import re
 import shutil
 import signal
 import sys
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 _THREAD_SECONDS = 60.0
+_END = "end"
 
 
 class ArrayServer:
@@ -62,10 +62,9 @@ class ArrayServer:
         self._turn, self._running, self._cancelled = threading.Lock(), 0, set[int]()
 
     def serve(self, requests: queue.SimpleQueue[Message]) -> None:
-        """Do what is asked for, until interrupted."""
+        """Do what is asked for, until that is to end, or interrupted."""
         verbs = {"open": self._open, "up": self._bring_up, "run": self._run, "release": self._release}
-        while True:
-            message = requests.get()
+        while (message := requests.get())["do"] != _END:
             with self.answering(message["number"]) as answer:
                 answer |= verbs[message["do"]](message)
 
@@ -164,7 +163,7 @@ class ArrayServer:
                 summary = run_job(request, self._paths, where, Silent(), quiet=True)
         finally:
             self._fetch_consoles()
-        return {"summary": msgspec.to_builtins(summary), "hint": _for_python(request.table_hint)}
+        return {"summary": msgspec.to_builtins(summary), "hint": request.table_hint}
 
     @contextlib.contextmanager
     def _cancellable(self, number: int) -> Iterator[None]:
@@ -202,6 +201,10 @@ class ArrayServer:
             raise ConfigurationError("no array was opened")
         where, folder, content = message["where"], Path(message["folder"]), message["job"]
         job, spec = parse_job(content, where, folder)
+        if self._config.calibrate == "auto":
+            from host.app.missing_table import measure_missing
+
+            measure_missing(self._config, job, spec, self._paths, Silent())
         return prepare_run(ResolvedRun(self._config, job, spec, load_plugins(job, folder / where)))
 
     def _ensure_up(self, request: ArrayRequest) -> None:
@@ -219,12 +222,6 @@ class ArrayServer:
         if message["end"]:
             self.end()
         return {}
-
-
-def _for_python(hint: str | None) -> str | None:
-    """Return how to measure a table, as a call: a notebook's model has no file that a command could name."""
-    call = r'csd_emu.calibrate(MODEL, input="\1", batches="\2")'
-    return hint and re.sub(r"csd-emu calibrate \S+ --input (\S+) --batches (\S+)", call, hint)
 
 
 def sweep_left(paths: Paths) -> list[str]:
@@ -258,6 +255,7 @@ def read_requests(stream: IO[bytes], server: ArrayServer, requests: queue.Simple
             requests.put(message)
     for thread in injections:  # one that brings a drive back to life must not miss the array's end
         thread.join(_THREAD_SECONDS)
+    requests.put({"do": _END})  # should what goes on fail of something else while it is being interrupted
     os.kill(os.getpid(), signal.SIGTERM)
 
 

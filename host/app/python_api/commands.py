@@ -86,20 +86,20 @@ def _run_on_files(command: str, job: JobLike, array: FileLike, changes: Mapping[
     with tempfile.TemporaryDirectory(prefix="csd-python-") as scratch:
         content, _, folder = read_job(job, changes, Path.cwd(), Path(scratch))
         files = Path(scratch, "job.yaml"), Path(scratch, "array.yaml")
-        files[0].write_text(json.dumps(_with_whole_paths(content, folder.absolute())), encoding="utf-8")
+        files[0].write_text(json.dumps(with_whole_paths(content, folder.absolute())), encoding="utf-8")
         if isinstance(array, Mapping):
             files[1].write_text(json.dumps({"name": "array"} | dict(array)), encoding="utf-8")
         where = files[1] if isinstance(array, Mapping) else Path(array)
         return _run(command, [str(files[0])], {"array": str(where)} | options)
 
 
-def _with_whole_paths(content: Any, folder: Path) -> Any:
+def with_whole_paths(content: Any, folder: Path) -> Any:
     """Return a job's content as it can be read from any folder: names of files are relative to `folder`."""
     if isinstance(content, dict):
         return {
             key: str(folder / value)
             if key == "source" and isinstance(value, str) and "/" in value
-            else _with_whole_paths(value, folder)
+            else with_whole_paths(value, folder)
             for key, value in content.items()
         }
     return str(folder / content) if isinstance(content, str) and _OF_A_FILE.match(content) else content

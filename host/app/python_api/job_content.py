@@ -44,17 +44,16 @@ def read_job(
 
     Args:
         job: a job file, relative to `folder`, or what would be in one.
-        changes: keys in place of a file's own; beside a mapping those that it has not.
+        changes: keys in place of the job's own.
         folder: see above.
         sources: folder for the source of a class or function that no file of its own has.
 
     Raises:
         ConfigurationError: the file cannot be read, one setting is given twice, or a model's source cannot be shipped.
     """
-    content, where = dict[str, Any](), "the job"
+    merge_keys({}, changes, "train")
     if job is None or isinstance(job, Mapping):
-        merge_keys(keys := dict(job or {}), changes, "train")
-        content = override({}, keys, where)
+        content, where = override(override({}, job or {}, "the job"), changes, "the job"), "the job"
     else:
         path = folder / job
         content, where, folder = override(load_mapping(path), changes, str(path)), str(path), path.parent

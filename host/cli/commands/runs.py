@@ -71,6 +71,9 @@ def run(
     prefer: PreferOption = None,
     servers: ServersOption = None,
     server: Annotated[str | None, typer.Option("--server", metavar="NAME", help="which of them this is")] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="measure first what the model's steps cost, if no table says it")
+    ] = False,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     resume: ResumeOption = None,
     trust: Trust = False,
@@ -87,10 +90,13 @@ def run(
     options = {"tuner": tuner, "placement": placement, "planner.prefer": prefer, "seed": seed, "name": name}
     with contextlib.ExitStack() as stack:
         if resume is not None:
-            _check_resumed(job, array, drives, profile, clock, comm, servers, server, *options.values(), sets or None)
+            _check_resumed(
+                *(job, array, drives, profile, clock, comm, servers, server, sets or None, calibrate or None),
+                *options.values(),
+            )
         else:
             changes, keys = ArrayChanges(engine, clock, drives, profile), chosen_keys(sets, options)
-            request = stack.enter_context(_prepared(job, array, servers, server, changes, keys, comm))
+            request = stack.enter_context(_prepared(job, array, servers, server, changes, keys, comm, calibrate, as_json))
         with INTERRUPTS.deferred():
             from host.app import run_job as runner
             from host.app.resume import resume_run
@@ -133,6 +139,8 @@ def _prepared(
     array_changes: ArrayChanges,
     keys: Mapping[str, Any] = NO_KEYS,
     comm: str | None = None,
+    calibrate: bool = False,
+    quiet: bool = False,
 ) -> Iterator[RunRequest]:
     """Read and check what the files of a new run ask for, while the launcher of its native drives imports.
 
@@ -158,7 +166,15 @@ def _prepared(
         with INTERRUPTS.deferred():
             from host.app.prepare import prepare_run
 
-            request = prepare_run(resolve_job(job, drives, JobChanges(keys, comm)))
+            resolved = resolve_job(job, drives, JobChanges(keys, comm))
+        if calibrate or drives[1].calibrate == "auto":
+            with INTERRUPTS.deferred():
+                from host.app.missing_table import measure_missing
+
+            with StageProgress(quiet=quiet) as progress:
+                measure_missing(resolved.whole, resolved.job, resolved.spec, Paths.default(), progress)
+        with INTERRUPTS.deferred():
+            request = prepare_run(resolved)
         yield request
 
 

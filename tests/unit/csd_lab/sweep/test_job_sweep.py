@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from csd_lab.sweep import job_sweep
+from csd_lab.sweep import own_arrays
 from csd_lab.sweep.job_sweep import sweep
 from csd_lab.sweep.sweep_points import ValueRange
 from firmware_agent.common.errors import ConfigurationError, DeviceError
@@ -49,7 +49,7 @@ class StubArray:
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> type[StubArray]:
     StubArray.made, StubArray.broken = [], frozenset()
-    monkeypatch.setattr(job_sweep, "Array", StubArray)
+    monkeypatch.setattr(own_arrays, "Array", StubArray)
     return StubArray
 
 

@@ -1,0 +1,40 @@
+"""Plan of a calibration table: which batch sizes to measure of a model, and about how long that takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from firmware_agent.common.frames.frame_fields import WARM_UP_STEPS
+from firmware_agent.common.layer_costs import LayerWork
+
+# A batch is measured for so many counted seconds, of at most so many steps.
+MEASURE_SECONDS, MAX_STEPS = 1.0, 32
+# From the shipped tables: the reference core does 0.5 to 3.9 G operations a counted second, most models 1 to 3. A
+# batch takes some six wall seconds a counted one on two cores, and the machine ten seconds.
+_OPERATIONS_PER_SECOND, _WALL_PER_COUNTED, _START_SECONDS = 1.5e9, 6.0, 10.0
+# Longer steps are extrapolated from shorter ones.
+_MOST_STEP_SECONDS = 2.0
+
+
+class TablePlan(NamedTuple):
+    """What to measure.
+
+    Attributes:
+        batches: batch sizes: one record, and the job's batch or as much of it as keeps a step short.
+        wall_seconds: about how long it takes.
+    """
+
+    batches: tuple[int, int]
+    wall_seconds: float
+
+
+def plan_table(works: Sequence[LayerWork], batch_size: int) -> TablePlan:
+    """Return what to measure of a model that is trained in batches of `batch_size`; `works` are of one record."""
+    operations = sum(work.forward_operations + work.backward_operations for work in works)
+    record_seconds = operations / _OPERATIONS_PER_SECOND
+    most = int(min(batch_size, _MOST_STEP_SECONDS / max(record_seconds, 1e-9)))
+    batches = (1, max(2, most))
+    steps = [(size * record_seconds, min(MAX_STEPS, 1 + MEASURE_SECONDS / (size * record_seconds))) for size in batches]
+    counted = sum(seconds * (count + WARM_UP_STEPS) for seconds, count in steps)
+    return TablePlan(batches, _START_SECONDS + _WALL_PER_COUNTED * counted)
