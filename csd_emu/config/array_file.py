@@ -100,7 +100,7 @@ class HostSection(Config):
         profile: its figures for time and energy.
         address: its own address on which it listens, for drives, Prometheus and browsers; all of its own: ``0.0.0.0``.
         port: on which drives dial in.
-        metrics_port: on which Prometheus scrapes.
+        metrics_port: on which Prometheus scrapes, and the page is; else 9464, or any free one if that is taken.
         names: host names, with a port or without, by which browsers and Prometheus may ask for the page and the
             metrics; they always may by an IP address or as ``localhost``.
         trains: whether it takes part in synchronous training, as the node ``host``.
@@ -188,7 +188,9 @@ class ArrayConfig(Config):
     """
 
     file_kind: ClassVar = ("an array file", "devices")
-    synonyms: ClassVar = dict.fromkeys(("drives", "num_drives", "count", "profile"), "devices: [{profile: ..., count: ...}]")
+    synonyms: ClassVar = dict.fromkeys(
+        ("drives", "num_drives", "count", "profile"), "devices: [{profile: ..., count: ...}]"
+    )
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
     engine: EngineName = "qemu"

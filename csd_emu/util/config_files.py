@@ -169,7 +169,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
         ConfigurationError: the file cannot be read, is no YAML, or no mapping.
     """
     if not isinstance(content := load_yaml(path, special=True), dict):
-        raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
+        raise ConfigurationError(f"{path}: must be a mapping of keys to values; see csd-emu docs configuration")
     return content
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from host.cli.common_options import ArrayOption, JobFile, Json
-from host.core.console import StageProgress, console, figures_table, print_json, print_whole
+from host.core.console import StageProgress, console, figures_table, print_json
 from host.core.figure_bands import IN_BRACKETS, format_band, format_ratio, stack_band
 from host.core.interrupts import INTERRUPTS
 
@@ -57,12 +57,12 @@ def print_clocks(comparison: ClockComparison) -> None:
             f"±{each.interval_seconds / each.sampled_seconds:.2%}",
             "inside" if each.inside else "[red]outside[/]",
         )
-    print_whole(table)
+    console.print(table)
     whole = next(each for each in comparison.seconds if each.of == "array")
     if whole.counted_band is not None:
         ratio = format_ratio(f"{whole.error:+.2%}", whole.sampled_band, whole.counted_band)
-        console.print(f"{IN_BRACKETS}; the array's difference: {ratio}", soft_wrap=True)
-    console.print(comparison.sampling.text, markup=False, soft_wrap=True)
+        console.print(f"{IN_BRACKETS}; the array's difference: {ratio}")
+    console.print(comparison.sampling.text, markup=False)
     for clock, more in zip(("counted", "sampled"), comparison.more_rounds, strict=True):
         if more:
             rounds = "round" if more == 1 else "rounds"
@@ -75,10 +75,9 @@ def print_clocks(comparison: ClockComparison) -> None:
     console.print(
         f"wall time: counted {comparison.counted_wall_seconds:.0f} s, sampled {comparison.sampled_wall_seconds:.0f} s "
         f"({comparison.wall_over_counted:.2f} of it)",
-        soft_wrap=True,
     )
     for note in comparison.sampled_notes:
-        console.print(f"* {note}", markup=False, soft_wrap=True)
+        console.print(f"* {note}", markup=False)
 
 
 def _print_decisions(comparison: ClockComparison) -> None:
@@ -88,7 +87,7 @@ def _print_decisions(comparison: ClockComparison) -> None:
     if comparison.equal_decisions == comparison.decisions:
         return
     for clock, decisions in (("counted", comparison.counted_decisions), ("sampled", comparison.sampled_decisions)):
-        console.print(f"{clock}: {'; '.join(map(_describe, decisions))}", markup=False, soft_wrap=True)
+        console.print(f"{clock}: {'; '.join(map(_describe, decisions))}", markup=False)
 
 
 def _describe(decision: Decision) -> str:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
-from host.core.console import StageProgress, console, figures_table, print_json, print_whole
+from host.core.console import StageProgress, console, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -174,13 +174,13 @@ def print_boards(report: BoardFidelity) -> None:
     table = figures_table(clocks.format("published"), ("board", "figure", "predicted", "published", "error"), left=LEFT)
     for figure in rows:
         table.add_row(escape(figure.board), *_compared_cells(figure))
-    print_whole(table)
+    console.print(table)
     if report.measured is not None:
         print_measured(report, report.measured, clocks.format("measured"))
-    console.print("* not judged: the board's parameters were set from it, or it follows from these", soft_wrap=True)
+    console.print("* not judged: the board's parameters were set from it, or it follows from these")
     for kind, median in report.median_errors.items():
         worst = report.worst_errors[kind]
-        console.print(f"{KIND_NAMES[kind]}: median error {median:.1%}, worst {worst:.0%}", soft_wrap=True)
+        console.print(f"{KIND_NAMES[kind]}: median error {median:.1%}, worst {worst:.0%}")
 
 
 def print_measured(report: BoardFidelity, measured: MeasuredBoard, title: str) -> None:
@@ -192,7 +192,7 @@ def print_measured(report: BoardFidelity, measured: MeasuredBoard, title: str) -
         if figure.board == measured.board:
             spread = f"{figure.spread:.1%}" if figure.spread is not None else ""
             table.add_row(*_compared_cells(figure), spread, "throttled" if figure.throttled else "")
-    print_whole(table)
+    console.print(table)
     memory = "" if facts.memory_bytes is None else f", {format_bytes(facts.memory_bytes)} of memory"
     hot = "" if found.most_celsius is None else f", at most {found.most_celsius:.0f} degrees Celsius"
     others = f" and {facts.other_cores} others" if facts.other_cores else ""
@@ -204,7 +204,7 @@ def print_measured(report: BoardFidelity, measured: MeasuredBoard, title: str) -
     if any(figure.throttled for figure in report.figures):
         lines.append("what is marked as throttled is left out of the medians")
     for line in lines:
-        console.print(escape(line), soft_wrap=True)
+        console.print(escape(line))
 
 
 def _compared_cells(figure: ComparedFigure) -> tuple[str, str, str, str]:
@@ -229,15 +229,14 @@ def print_fidelity(report: FidelityReport) -> None:
             *(row.model, f"{row.batch_size}{mark}", f"{row.emulated_seconds:.4g}", f"{row.drive_seconds:.4g}"),
             *(f"{row.ratio:.3f}", f"{row.spread:.1%}", str(row.steps)),
         )
-    print_whole(table)
+    console.print(table)
     if any(row.extrapolated for row in report.rows):
-        console.print("* the counted table has no such row: what it says was interpolated", soft_wrap=True)
+        console.print("* the counted table has no such row: what it says was interpolated")
     for fit in report.fits:
         console.print(
             f"{fit.kind} phases: the profile's scale is {fit.profile_scale:.4g}, {fit.fitted_scale:.4g} would fit "
             f"(worst error left: {fit.worst_error:.1%})",
-            soft_wrap=True,
         )
     for figure in report.suggested:
-        console.print(f"profile {figure.name}: {figure.now:.4g} now, {figure.fitted:.4g} fitted", soft_wrap=True)
-    console.print(f"{report.wall_seconds:.0f} s of wall time", soft_wrap=True)
+        console.print(f"profile {figure.name}: {figure.now:.4g} now, {figure.fitted:.4g} fitted")
+    console.print(f"{report.wall_seconds:.0f} s of wall time")

@@ -211,7 +211,7 @@ def print_hypertune(report: HypertuneReport) -> None:
     """Print verdicts, predictions, traffic, inputs, a table per model, batches, disturbances, watts, and notes."""
     print_verdicts(report.verdicts)
     frozen = f"{report.inputs_frozen} (SHA-256 {report.inputs_sha256[:12]})"
-    console.print(f"predicted from inputs that were frozen {frozen}; none is of these papers", soft_wrap=True)
+    console.print(f"predicted from inputs that were frozen {frozen}; none is of these papers")
     print_predictions(report.predictions)
     print_traffic_needs(report.traffic)
     _print_inputs(report)
@@ -226,10 +226,10 @@ def print_hypertune(report: HypertuneReport) -> None:
 def print_end(report: HypertuneReport | PlacementReport | PlannerReport) -> None:
     """Print what to know when reading a reproduction, what was written, and what it all took."""
     for note in report.notes:
-        console.print(f"* {note}", markup=False, soft_wrap=True)
+        console.print(f"* {note}", markup=False)
     print_assumed(getattr(report, "assumed", []))
     for file in report.files:
-        console.print(f"written: {file}", markup=False, soft_wrap=True)
+        console.print(f"written: {file}", markup=False)
     console.print(f"{report.wall_seconds:.1f} s of wall time; clock of all else: {report.clock}")
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from csd_emu.util.paths import Paths
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import JobFile, Json, TunerOption
-from host.core.console import StageProgress, console, print_json, print_whole
+from host.core.console import StageProgress, console, print_json
 from host.core.figure_bands import IN_BRACKETS, Band, format_band
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import name_clock
@@ -84,8 +84,8 @@ def print_simulation(report: SimulateReport) -> None:
             _median_step(run),
             *(_figure(run, name, ".3g") for name in ("speedup", "energy_factor")),
         )
-    print_whole(table)
-    console.print(IN_BRACKETS, soft_wrap=True)
+    console.print(table)
+    console.print(IN_BRACKETS)
     middle = report.runs[len(report.runs) // 2]
     print_classes(middle.classes, middle.ratio)
     base = middle.baseline
@@ -98,7 +98,6 @@ def print_simulation(report: SimulateReport) -> None:
         "computing\n"
         f"baseline: the host alone {rate} records/s, {joules} J and {format_bytes(base.link_bytes_per_record)} over "
         "its link per record; the drives are plain storage",
-        soft_wrap=True,
     )
     _print_end(report, middle.retunes)
 
@@ -115,7 +114,7 @@ def _print_end(report: SimulateReport | SimulateServersReport, retunes: list[Sim
     """Print retunes, notes, what is assumed, and how long it took."""
     print_retunes(retunes)
     for note in report.notes:
-        console.print(note, markup=False, soft_wrap=True)
+        console.print(note, markup=False)
     print_assumed(report.assumed)
     clock = name_clock(report.clock, report.core_model)
     console.print(f"{report.steps} steps in {report.wall_seconds:.2f} s of wall time; clock: {clock}")
@@ -126,13 +125,13 @@ def print_assumed(figures: list[AssumedFigure]) -> None:
     counts = Counter(figure.profile for figure in figures)
     for profile in counts:
         names = ", ".join(figure.name for figure in figures if figure.profile == profile)
-        console.print(f"[yellow]assumed[/] of {escape(profile)}: {escape(names)}", soft_wrap=True)
+        console.print(f"[yellow]assumed[/] of {escape(profile)}: {escape(names)}")
 
 
 def print_retunes(retunes: list[SimulatedRetune]) -> None:
     """Print the first few, and how many more there are."""
     for retune in retunes[:_SHOWN_RETUNES]:
-        console.print(f"from step {retune.step}: {retune.reason}", markup=False, soft_wrap=True)
+        console.print(f"from step {retune.step}: {retune.reason}", markup=False)
     if len(retunes) > _SHOWN_RETUNES:
         console.print(f"and {len(retunes) - _SHOWN_RETUNES} more retunes")
 
@@ -145,7 +144,7 @@ def print_classes(classes: list[SimulatedClass], ratio: float) -> None:
     for each in classes:
         first, last = (_span(pair) for pair in (each.first_batches, each.last_batches))
         table.add_row(str(each.nodes), each.profile, first, last, f"{each.busy_share:.0%}")
-    print_whole(table)
+    console.print(table)
 
 
 def _span(pair: list[int]) -> str:
@@ -180,8 +179,8 @@ def print_servers_simulation(report: SimulateServersReport) -> None:
             _NAMES[run.bottleneck],
             _NAMES[run.next_bottleneck],
         )
-    print_whole(table)
-    console.print(IN_BRACKETS, soft_wrap=True)
+    console.print(table)
+    console.print(IN_BRACKETS)
     middle = report.runs[len(report.runs) // 2]
     _print_seconds(middle)
     print_classes(middle.classes, middle.ratio)
@@ -197,7 +196,7 @@ def _print_seconds(run: SimulatedTree) -> None:
         seconds, band, steps = getattr(run.seconds, part), run.bands.get(f"seconds.{part}"), len(run.steps)
         per_step = None if band is None else Band(band.low / steps, band.high / steps)
         table.add_row(name, format_band(f"{seconds / steps:.4g}", per_step), f"{seconds / run.array_seconds:.1%}")
-    print_whole(table)
+    console.print(table)
 
 
 def _print_network(report: SimulateServersReport, run: SimulatedTree) -> None:
@@ -211,5 +210,4 @@ def _print_network(report: SimulateServersReport, run: SimulatedTree) -> None:
         f"an all-reduce of all servers{every}: {compared}; this run: {report.allreduce}\n"
         f"lost: {losses.servers_lost} servers ({losses.servers_back} came back), "
         f"{losses.drives_lost} drives ({losses.drives_back} came back)",
-        soft_wrap=True,
     )

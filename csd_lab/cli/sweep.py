@@ -15,7 +15,7 @@ from host.cli.commands.arrays import clean
 from host.cli.common_options import ArrayOrDefault, DrivesOption, EngineOption, Json, ProfileOption, SetOption
 from host.config.array_files import find_array
 from host.config.overrides import merge_keys, parse_assignments
-from host.core.console import console, errors, figures_table, print_json, print_whole
+from host.core.console import console, errors, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -61,10 +61,7 @@ def sweep(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.SVG", help="draw the objective of all points")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a job with every value, or with sampled ones, and each seed; go on where an earlier sweep ended.
-
-    Example: csd-emu sweep job.yaml --over batch_size=16,32,64 --seeds 0:5 --engine native
-    """
+    """Train a job with every value, or with sampled ones, and each seed; go on where an earlier sweep ended."""
     if not over:
         errors.print("csd-emu sweep ARRAYS is called csd-emu clean now; a sweep has --over KEY=VALUES")
         return clean(job, array, as_json)
@@ -121,7 +118,7 @@ def print_swept(report: SweptReport) -> None:
     for row in report.points:
         spread = "" if row.deviation is None else f"{row.deviation:.2g}"
         table.add_row(*map(str, row.point.values()), f"{row.mean:.5g}", spread, str(row.seeds), row.clock)
-    print_whole(table)
+    console.print(table)
     for run in report.runs:
         if run.error:
-            console.print(f"failed: {run.point}: {run.error}", markup=False, soft_wrap=True)
+            console.print(f"failed: {run.point}: {run.error}", markup=False)

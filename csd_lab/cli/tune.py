@@ -11,7 +11,7 @@ from csd_emu.util.paths import Paths
 from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import ArrayOption, JobFile, Json
-from host.core.console import StageProgress, console, figures_table, print_json, print_whole
+from host.core.console import StageProgress, console, figures_table, print_json
 from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band
 from host.core.interrupts import INTERRUPTS
 from host.core.plain_text import counted
@@ -58,9 +58,9 @@ def print_tune(report: TuneReport) -> None:
     table = figures_table(f"{report.model} at {shape} on {report.array}", _COLUMNS, left=("device",))
     for _, group in groupby(report.devices, key=lambda device: (device.profile, device.batch_size)):
         table.add_row(*_cells(list(group)))
-    print_whole(table)
+    console.print(table)
     for clock in dict.fromkeys((device.profile, device.clock) for device in report.devices):
-        console.print(f"{clock[0]}: clock: {clock[1]}", markup=False, soft_wrap=True)
+        console.print(f"{clock[0]}: clock: {clock[1]}", markup=False)
     gain = report.records_per_second / report.equal_records_per_second
     names = "step_seconds", "exchange_seconds", "records_per_second", "equal_records_per_second"
     step, exchange, rate, equal = (
@@ -71,22 +71,21 @@ def print_tune(report: TuneReport) -> None:
         f"imbalance {report.imbalance:.2%}; {rate} records/s\n"
         f"equal batches: {equal} records/s, imbalance {report.equal_imbalance:.0%}: {gain:.3g} times as fast\n"
         f"an epoch has {counted(report.steps_per_epoch, 'step')}",
-        soft_wrap=True,
     )
     if report.bands:
         _print_ends(report.devices)
     for note in report.notes:
-        console.print(note, markup=False, soft_wrap=True)
+        console.print(note, markup=False)
 
 
 def _print_ends(devices: list[TunedDevice]) -> None:
     """Print what the brackets are, and whether STANNIS would choose the same batches at each end of the bands."""
-    console.print(f"{IN_BRACKETS}, and these batches", soft_wrap=True)
+    console.print(f"{IN_BRACKETS}, and these batches")
     ends = {
         end: _listed([device.batch_at_ends[end] for device in devices], devices) for end in devices[0].batch_at_ends
     }
     chosen = _listed([device.batch_size for device in devices], devices)
-    console.print(f"STANNIS would choose {describe_ends(chosen, ends)}", markup=False, soft_wrap=True)
+    console.print(f"STANNIS would choose {describe_ends(chosen, ends)}", markup=False)
 
 
 def _listed(batches: list[int], devices: list[TunedDevice]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from firmware_agent.common.units import format_bytes
-from host.core.console import console, print_whole
+from host.core.console import console
 
 if TYPE_CHECKING:
     from csd_lab.reproduce.hypertune_result import Prediction, TrafficNeed
@@ -45,7 +45,7 @@ def print_verdicts(verdicts: Sequence[HeadlineVerdict]) -> None:
     )
     for row in verdicts:
         name = f"{row.source.partition(':')[0]}, {_NAMES[row.figure]}"
-        console.print(f"* {name}: {row.verdict}: {row.reason}", markup=False, soft_wrap=True)
+        console.print(f"* {name}: {row.verdict}: {row.reason}", markup=False)
 
 
 def print_predictions(rows: Sequence[Prediction]) -> None:
@@ -95,4 +95,4 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         table.add_column(name, justify="left" if number < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row) if row else table.add_section()
-    print_whole(table)
+    console.print(table)

@@ -27,8 +27,9 @@ from csd_lab.fidelity.benchmark_programs import (
     read_program,
 )
 from csd_lab.fidelity.board_facts import BoardFacts, is_older
-from host.app.calibration_measurement import LEARNING_RATE, MAX_STEPS, MEASURE_SECONDS, MOMENTUM
+from host.app.calibration_measurement import LEARNING_RATE, MOMENTUM
 from host.config.calibration_request import CalibrationRequest
+from host.core.table_plan import MAX_STEPS, MEASURE_SECONDS
 
 # Random reads go up to so much memory, as tinymembench's at most of the published boards.
 MOST_KIBIBYTES = 32768

@@ -18,7 +18,8 @@ _HEAD = """\
 <!-- Written by `python -m csd_lab.generate.metrics_files` from host/monitoring/metrics; change it there. -->
 
 While `csd-emu run` runs, the host serves Prometheus metrics of its array on `http://127.0.0.1:PORT/metrics`. The port
-is `host.metrics_port` of the array file; if that is not set, it is any free one, and the run prints its address. Set it
+is `host.metrics_port` of the array file; if that is not set, it is 9464, or any free one where that is taken, and the
+run prints its address. Set it
 if you want to scrape:
 
     # array.yaml                        # prometheus.yml

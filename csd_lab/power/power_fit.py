@@ -72,4 +72,4 @@ def print_power_fit(report: PowerFitReport) -> None:
     console.print(f"idle   {report.idle_watts:.3f} W, standard error {report.idle_standard_error_watts:.3f} W")
     console.print(f"active {report.active_watts:.3f} W more, standard error {report.active_standard_error_watts:.3f} W")
     console.print(f"residual {report.residual_watts:.3f} W over {report.samples} rows in {report.seconds:.6g} s")
-    console.print(f"profile {report.profile} (on {report.base}): {escape(report.path)}", soft_wrap=True)
+    console.print(f"profile {report.profile} (on {report.base}): {escape(report.path)}")

@@ -25,8 +25,15 @@ from csd_lab.bench.communication.comm_cases import DRIVES as WALL_DRIVES
 from csd_lab.bench.communication.comm_cases import spec_of
 from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
 from csd_lab.bench.harness import Bench
-from csd_lab.bench.placement.placement_wall import BATCH as WALL_BATCH
-from csd_lab.bench.placement.placement_wall import COMPUTE_SECONDS, PlacementWallCase, placement_of, situation_of
+from csd_lab.bench.placement.placement_wall import (
+    BATCH as WALL_BATCH,
+)
+from csd_lab.bench.placement.placement_wall import (
+    COMPUTE_SECONDS,
+    PlacementWallCase,
+    placement_of,
+    situation_of,
+)
 from csd_lab.bench.placement.placements import PUBLISHED as COUNTED
 from csd_lab.bench.placement.placements import count_wire
 from csd_lab.reproduce.blind_server import DRIVE, HOST_PROFILE

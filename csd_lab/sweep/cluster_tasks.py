@@ -23,7 +23,7 @@ TASKS_FOLDER = "tasks"
 
 
 class ClusterTasks:
-    """A `csd_lab.sweep.own_arrays.Trainer` of which each run is a task; it opens an array of its own, and closes it.
+    """A `csd_lab.sweep.own_arrays.RunTrainer` of which each run is a task; it opens an array of its own, and closes it.
 
     Attributes:
         most: so many tasks are submitted at once.
@@ -48,7 +48,7 @@ class ClusterTasks:
         try:
             import submitit
         except ImportError as error:
-            raise EnvironmentUnfit("a cluster's tasks are submitted by submitit; pip install 'csd-emu[slurm]'") from error
+            raise EnvironmentUnfit("tasks are submitted by submitit; pip install 'csd-emu[slurm]'") from error
         self.most, self._runs, self._tasks = most, runs.absolute(), list[Any]()
         self._array = with_whole_paths({**array, "runs": str(self._runs)}, Path.cwd())
         if (file := array.get("file")) is not None:

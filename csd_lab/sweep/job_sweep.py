@@ -20,7 +20,7 @@ import msgspec
 
 from csd_emu.util.config_files import parse_config
 from csd_lab.sweep.cluster_tasks import ClusterTasks
-from csd_lab.sweep.own_arrays import OwnArrays, Trainer
+from csd_lab.sweep.own_arrays import OwnArrays, RunTrainer
 from csd_lab.sweep.sweep_points import Point, ValueRange, Values, by_seed, check_count, list_points
 from csd_lab.sweep.swept_run import THE_MORE, SweptRun
 from firmware_agent.common.atomic_files import read_lines
@@ -207,7 +207,7 @@ def sweep(
         return SweepResult(sample_points(over, seeds, samples, objective, train), objective)
 
 
-def _train_all(points: Sequence[Point], train: Callable[[Point], SweptRun], trainer: Trainer) -> list[SweptRun]:
+def _train_all(points: Sequence[Point], train: Callable[[Point], SweptRun], trainer: RunTrainer) -> list[SweptRun]:
     with ThreadPoolExecutor(trainer.most) as pool:
         try:
             return list(pool.map(train, points))
@@ -258,7 +258,7 @@ class _Done:
                     run = msgspec.json.decode(line, type=SweptRun)
                     self._runs[run.sha256] = run
 
-    def get(self, point: Point, job: JobLike, changes: Mapping[str, Any], trainer: Trainer) -> SweptRun:
+    def get(self, point: Point, job: JobLike, changes: Mapping[str, Any], trainer: RunTrainer) -> SweptRun:
         """Return the run of a point; it is trained unless it has been."""
         sha256 = self._hash_of(point)
         if (run := self._runs.get(sha256)) is None or run.error:

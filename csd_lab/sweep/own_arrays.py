@@ -16,7 +16,7 @@ from host.app.python_api.open_array import Array
 from host.monitoring.runs.run_comparison import FIGURES
 
 
-class Trainer(Protocol):
+class RunTrainer(Protocol):
     """What trains the runs of a sweep.
 
     Attributes:
@@ -46,7 +46,7 @@ class OwnArrays(contextlib.ExitStack):
             self._free.put(None)
 
     def train(self, job: JobLike, changes: Mapping[str, Any], point: Point) -> SweptRun:
-        """Train one run on an array that is free (see `Trainer.train`)."""
+        """Train one run on an array that is free (see `RunTrainer.train`)."""
         with self._one() as array:
             return train_point(array, job, changes, point)
 

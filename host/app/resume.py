@@ -59,7 +59,7 @@ def resume_run(
         summary = directory.read_summary()
         if summary is not None and is_done(request.job, summary.rounds, summary.accuracy or 0.0):
             if not quiet:
-                console.print(f"{path}: this run has finished; nothing was started", soft_wrap=True)
+                console.print(f"{path}: this run has finished; nothing was started")
             return summary
         checkpoint = directory.load_checkpoint(request.sha256)
         last_round = directory.rewind(checkpoint.state.round if checkpoint else 0)

@@ -76,7 +76,7 @@ class RoundTable(RunListener):
 
     def _say(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(escape(text), soft_wrap=True)
+            self._live.console.print(escape(text))
         elif not self._quiet:
             print_line(text)
 

@@ -81,12 +81,12 @@ class NewRun:
 
     Attributes:
         runs: folder of run directories.
-        opened: is told the directory.
+        opened: is told the directory, and the address of the live page.
         report: whether the report is written at the end; it takes a second or two, and can be written later.
     """
 
     runs: Path
-    opened: Callable[[Path], object] = lambda _: None
+    opened: Callable[[Path, str], object] = lambda *_: None
     report: bool = True
 
 
@@ -276,14 +276,15 @@ class _Run:
         self._options.progress.stage("")
         if not self._options.quiet:
             console.print(f"metrics for Prometheus: {self._exporter.address}")
-            console.print(f"live page: {self._exporter.page_address}")
+            stays = "" if self._options.stay is not None else " (ends with the run; --stay keeps it)"
+            console.print(f"live page: {self._exporter.page_address}{stays}")
             if (hint := self._request.table_hint) is not None:
-                console.print(hint, style="yellow", markup=False, soft_wrap=True)
+                console.print(hint, style="yellow", markup=False)
         if isinstance(self._where, ResumePoint):
             return await self._train_live(fleet, boot_seconds, self._where.directory)
         with RunDirectory.create(self._where.runs, self._request.job.run_name) as directory:
             self._recorder.open(directory)
-            self._where.opened(directory.path)
+            self._where.opened(directory.path, self._exporter.page_address)
             self._write_configuration(fleet, directory)
             return await self._train_live(fleet, boot_seconds, directory)
 

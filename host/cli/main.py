@@ -15,7 +15,7 @@ from firmware_agent import __version__
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.cli.commands import arrays, runs, shipped
 from host.cli.commands.calibrate import calibrate
-from host.cli.commands.deploy import deploy
+from host.cli.commands.deploy import deploy_app
 from host.cli.commands.history import compare, runs_app
 from host.cli.commands.images import image_app
 from host.cli.commands.plan import plan
@@ -36,8 +36,8 @@ COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.clean, calibrate),
     *(compare, report, explain, top),
     *(plan, shipped.profiles, arrays.validate),
-    *(arrays.inject, deploy, store),
-    *(shipped.doctor, shipped.example, shipped.schema),
+    *(arrays.inject, store),
+    *(shipped.doctor, shipped.example, shipped.schema, shipped.docs),
 )
 # Under these headings in --help.
 PANELS = {
@@ -45,22 +45,69 @@ PANELS = {
     "Look": ("runs", "compare", "report", "explain", "top"),
     "Plan": ("plan", "simulate", "tune", "profiles", "validate"),
     "Faults, gates, real drives, servers": ("inject", "ci", "deploy", "store", "stack"),
-    "Set up": ("doctor", "example", "schema", "image"),
+    "Set up": ("doctor", "docs", "example", "schema", "image"),
 }
 _OTHERS = "For developers"
+# Of each: an example, and the page that says more.
+HELP = {
+    "run": ("run job.yaml --drives 3 --engine native --set rounds=6", "training"),
+    "up": ("up array.yaml --job job.yaml", "configuration"),
+    "down": ("down quickstart", "faults"),
+    "status": ("status", "faults"),
+    "clean": ("clean quickstart", "faults"),
+    "sweep": ("sweep job.yaml --over batch_size=16,32,64 --seeds 0:5 --engine native", "runs"),
+    "calibrate": ("calibrate my_net.py:build --input 3x32x32 --batches 1,16", "calibration"),
+    "runs": ("runs --state finished --sort accuracy", "runs"),
+    "compare": ("compare narrow wide --output narrow-wide.html", "runs"),
+    "report": ("report runs/20261130-120000-job --output report.html", "report"),
+    "explain": ("explain runs/20261130-120000-job", "tuning"),
+    "top": ("top", "metrics"),
+    "plan": ("plan job.yaml --array array.yaml --prefer energy --from-tables", "planner"),
+    "simulate": ("simulate job.yaml --array array.yaml --drives 36 --steps 50", "simulate"),
+    "tune": ("tune job.yaml --array array.yaml", "tuning"),
+    "profiles": ("profiles newport", "power"),
+    "validate": ("validate job.yaml --build", "configuration"),
+    "inject": ("inject quickstart csd-01 slow --weight 300 --for 20", "faults"),
+    "ci": ("ci run job.yaml --array array.yaml --baseline baseline.json", "ci"),
+    "deploy": ("deploy probe drives.yaml", "deploy"),
+    "store": ("store servers.yaml", "servers"),
+    "stack": ("stack drives", "compose"),
+    "doctor": ("doctor", "install"),
+    "example": ("example quickstart", "index"),
+    "schema": ("schema job.yaml", "configuration"),
+    "docs": ("docs runs", "index"),
+    "image": ("image list", "images"),
+    "bench": ("bench api --quick", "benchmarks"),
+    "clocks": ("clocks job.yaml --array array.yaml", "sampled"),
+    "fidelity": ("fidelity csd-00 --inventory drives.yaml", "fidelity"),
+    "power": ("power fit log.csv", "power"),
+    "recalibrate": ("recalibrate --output tables", "calibration"),
+    "reproduce": ("reproduce planner", "reproduce"),
+}
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(runs_app, name="runs")
+app.add_typer(deploy_app, name="deploy")
 app.add_typer(image_app, name="image")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
 add_commands(app)
+
+
+def _tell_more(name: str) -> str | None:
+    """Return what stands below the help of a command; nothing of one from another package."""
+    example, page = HELP.get(name, ("", ""))
+    return f"Example: csd-emu {example}\n\nMore: csd-emu docs {page}" if example else None
+
+
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 for command_info in app.registered_commands:
     name = command_info.name or getattr(command_info.callback, "__name__", "")
     command_info.rich_help_panel = _PANEL_OF.get(str(name), _OTHERS)
+    command_info.epilog = _tell_more(str(name))
 for group_info in app.registered_groups:
     group_info.rich_help_panel = _PANEL_OF.get(group_info.name or "", _OTHERS)
+    group_info.epilog = _tell_more(str(group_info.name))
 
 
 def _print_version(asked: bool) -> None:

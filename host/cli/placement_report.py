@@ -16,7 +16,7 @@ from csd_emu.profiles.profile import End
 from firmware_agent.common.units import format_bytes
 from host.app.prepare import read_placement
 from host.config.plugins.kinds import SPLIT_POLICY
-from host.core.console import console, figures_table, print_whole
+from host.core.console import console, figures_table
 from host.core.device_time import MODELLED, WALL
 from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band, format_ratio, stack_band
 from host.core.summary import INSTRUCTIONS, Summary, name_clock
@@ -228,24 +228,23 @@ def print_placement(plan: CutReport, title: str, clock: str) -> None:
     for row in shown:
         chosen = row.drive_layers == plan.drive_layers
         table.add_row(*_cells(row), "<- chosen" if chosen else _why_not(row), style="bold" if chosen else None)
-    print_whole(table)
+    console.print(table)
     if left := sum(not row.refused for row in plan.cuts) - sum(not row.refused for row in shown):
         console.print(f"{left} more cuts are slower; --json has them all")
     for reason, names in _refused(plan.cuts):
-        console.print(f"not before {names}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"not before {names}: {reason}", markup=False)
     brackets = f", {IN_BRACKETS}" if plan.at_ends else ""
     overlap = "overlaps what drives compute" if plan.overlapped else "does not overlap what drives compute"
     console.print(
         f"clock of all seconds: {clock}{brackets}. {plan.drives} drives, {plan.records} records a step, a link of "
         f"{format_bytes(plan.link_bytes_per_second)}/s; the exchange {overlap}.",
         markup=False,
-        soft_wrap=True,
     )
     for costs in plan.layer_costs:
-        console.print(_layers_line(costs), markup=False, soft_wrap=True)
-    console.print(_verdict(plan), markup=False, soft_wrap=True)
+        console.print(_layers_line(costs), markup=False)
+    console.print(_verdict(plan), markup=False)
     for note in plan.notes:
-        console.print(f"* {note}", markup=False, soft_wrap=True)
+        console.print(f"* {note}", markup=False)
 
 
 def _layers_line(costs: LayerCosts) -> str:

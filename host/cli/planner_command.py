@@ -20,7 +20,7 @@ from host.cli.placement_report import PlanReport
 from host.config.job_file import read_job
 from host.config.overrides import given_keys
 from host.config.resolve import JobChanges, resolve_run
-from host.core.console import console, figures_table, print_json, print_summary, print_whole
+from host.core.console import console, figures_table, print_json, print_summary
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
 from host.core.figure_bands import IN_BRACKETS, describe_ends, format_band, stack_band
@@ -167,7 +167,7 @@ def _print_table(plan: SelectionReport, title: str) -> None:
         marks = [*(["<- chosen"] if chosen else []), *(["Pareto front"] if row.name in front else [])]
         own = [f"{row.trained_records:,.0f}"] if work else []
         table.add_row(row.name, *own, *_cells(row), "\n".join(marks), style="bold" if chosen else None)
-    print_whole(table)
+    console.print(table)
     if (left := plan.feasible - len(shown)) > 0:
         _say(f"{left} more keep to the limits; --json has the best of them")
 
@@ -210,4 +210,4 @@ def _sure(plan: SelectionReport) -> str:
 
 
 def _say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text, markup=False)

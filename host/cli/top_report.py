@@ -313,7 +313,7 @@ def watch(run: LiveRun, interval_seconds: float, goes_on: Callable[[], bool]) ->
                 break
             report = make_report(run, window)
             live.update(render(report, console.width, _RECENT), refresh=True)
-    console.print(f"the run has ended: {run.run_directory}", soft_wrap=True)
+    console.print(f"the run has ended: {run.run_directory}")
 
 
 def render(report: TopReport, width: int, rates: str) -> RenderableType:

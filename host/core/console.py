@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 import msgspec
 from rich.box import SIMPLE
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.style import Style
@@ -39,7 +40,19 @@ _context: dict[str, Any] = {"run": None, "round": None}
 
 
 class PlainConsole(Console):
-    """A console on which nothing steers the terminal but rich itself: whatever is printed passes through `render`."""
+    """A console on which nothing steers the terminal but rich itself: whatever is printed passes through `render`.
+
+    Nothing is left out where a terminal is narrow, or there is none: lines are long, and tables as wide as they are.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects, tables whole."""
+        for each in objects:
+            if isinstance(each, Table):
+                each.width = self.measure(each, options=self.options.update_width(MOST_WIDTH)).maximum
+        super().print(
+            *objects, **{"soft_wrap": not isinstance(objects[0] if objects else "", Table), "crop": False} | options
+        )
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of `renderable`, their text plain, and none a link."""
@@ -52,7 +65,7 @@ def _without_link(style: Style | None) -> Style | None:
 
 
 console = PlainConsole(highlight=False)
-errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True)
+errors = PlainConsole(stderr=True, highlight=False)
 
 
 class PlainFormatter(logging.Formatter):
@@ -124,58 +137,53 @@ class StageProgress:
 
 
 def print_summary(summary: Summary) -> None:
-    """Print how the run ended."""
+    """Print how the run ended, as keys and values."""
+    rounds = f"after {summary.rounds} round{'s' * (summary.rounds != 1)}"
     verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
-    target = (
-        f"target {summary.target_accuracy:.3f} {verdict}" if summary.target_accuracy is not None else "no target set"
-    )
-    console.print(f"\naccuracy [bold]{format_accuracy(summary.accuracy)}[/] after {summary.rounds} rounds, {target}")
+    target = "" if summary.target_accuracy is None else f", target {summary.target_accuracy:.3f} {verdict}"
+    rows = {"accuracy": f"[bold]{format_accuracy(summary.accuracy)}[/] {rounds}{target}"}
     if summary.rounds:
-        _print_work(summary)
+        rows |= _list_work(summary)
     if summary.refusals:
         refused = ", ".join(f"{device} {count}" for device, count in summary.refusals.items())
-        told = f"contributions refused: {refused} (why: report.html, records.jsonl)"
-        console.print(told, style="yellow", markup=False, soft_wrap=True)
-    console.print(
-        f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
-    )
-    console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
+        rows["contributions refused"] = f"[yellow]{refused}[/] (why: report.html, records.jsonl)"
+    rows["wall time"] = f"{summary.wall_seconds:.1f} s of the whole command; it says nothing of a drive's speed"
+    rows["run directory"] = escape(summary.run_directory)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for key, value in rows.items():
+        table.add_row(key, value)
+    console.print()
+    console.print(table)
 
 
-def _print_work(summary: Summary) -> None:
-    """Print what the rounds of a run came to."""
-    console.print(
-        f"{summary.samples} records in {_figure(summary, 'device_seconds', '.2f')} device seconds "
-        f"({summary.clock_text}) over {len(summary.device_seconds)} "
-        f"{'devices' if summary.mode == SYNC else 'drives'}: "
-        f"{_figure(summary, 'records_per_device_second', '.1f')} records per "
-        "device second",
-        soft_wrap=True,
-    )
+def _list_work(summary: Summary) -> dict[str, str]:
+    """Return what the rounds of a run came to, by what it is called."""
+    clock, who = summary.clock_text, "devices" if summary.mode == SYNC else "drives"
+    rows = {
+        "records": f"{summary.samples}",
+        "device seconds": f"{_figure(summary, 'device_seconds', '.2f')} ({clock}), {len(summary.device_seconds)} {who}",
+        "records per device second": f"{_figure(summary, 'records_per_device_second', '.1f')} ({clock})",
+        "array seconds": f"{_figure(summary, 'array_seconds', '.2f')} ({clock}, with flash and link)",
+        "records per array second": f"{_figure(summary, 'records_per_array_second', '.1f')} ({clock})",
+        "energy": f"{_figure(summary, 'energy_joules', '.0f')} J by the power model, host included",
+        "energy per record": f"{_figure(summary, 'joules_per_record', '.4g')} J",
+        "bytes over the link": f"{format_bytes(summary.host_link_bytes)}, "
+        f"{format_bytes(summary.host_link_bytes_per_record)} per record",
+    }
     if summary.mode == SYNC:
-        console.print(f"{summary.steps} synchronous steps, batch sizes retuned {summary.retunes} times")
+        rows["synchronous steps"] = f"{summary.steps}, batch sizes retuned {summary.retunes} times"
         if summary.chosen is not None:
-            console.print(f"devices chosen to train: {summary.chosen} (why: report.html)")
+            rows["devices chosen to train"] = f"{escape(summary.chosen)} (why: report.html)"
         if summary.servers is not None:
-            _print_servers(summary)
-    console.print(
-        f"the array took {_figure(summary, 'array_seconds', '.2f')} s "
-        f"({summary.clock_text}, with flash and link) and "
-        f"{_figure(summary, 'energy_joules', '.0f')} J by the power model, host included; "
-        f"{format_bytes(summary.host_link_bytes)} crossed the link",
-        soft_wrap=True,
-    )
-    console.print(
-        f"that is {_figure(summary, 'records_per_array_second', '.1f')} records "
-        f"per array second ({summary.clock_text}); per record "
-        f"{_figure(summary, 'joules_per_record', '.4g')} J and "
-        f"{format_bytes(summary.host_link_bytes_per_record)} over the link",
-        soft_wrap=True,
-    )
+            together = summary.servers_samples or 0
+            rate = together / summary.array_seconds if summary.array_seconds else 0.0
+            rows["servers"] = f"{len(summary.servers)} ({escape(', '.join(summary.servers))}); all else is this one's"
+            rows["records of all servers"] = f"{together}, {rate:.1f} per array second ({clock})"
     if summary.bands:
-        console.print(IN_BRACKETS, soft_wrap=True)
+        rows["in brackets"] = IN_BRACKETS.removeprefix("in brackets: ")
     if (sampling := summary.sampling) is not None:
-        console.print(sampling.text, style="yellow" if sampling.not_counted else None, markup=False, soft_wrap=True)
+        rows["sampling"] = f"[yellow]{escape(sampling.text)}[/]" if sampling.not_counted else escape(sampling.text)
+    return rows
 
 
 def _figure(summary: Summary, name: str, spec: str) -> str:
@@ -184,29 +192,12 @@ def _figure(summary: Summary, name: str, spec: str) -> str:
     return format_band(format(sum(value.values()) if isinstance(value, dict) else value, spec), summary.bands.get(name))
 
 
-def _print_servers(summary: Summary) -> None:
-    """Print what all servers did together; what else is printed is this one's."""
-    records = summary.servers_samples or 0
-    rate = records / summary.array_seconds if summary.array_seconds else 0.0
-    console.print(
-        f"one of {len(summary.servers or ())} servers ({', '.join(summary.servers or ())}): together {records} "
-        f"records, {rate:.1f} per second ({summary.clock_text})",
-        soft_wrap=True,
-    )
-
-
 def figures_table(title: str, columns: Iterable[str], left: Collection[str]) -> Table:
     """Return a table of figures: its columns are aligned to the right, but for those named in `left`."""
     table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
     return table
-
-
-def print_whole(table: Table) -> None:
-    """Print a table with all its figures: a narrow terminal may break its lines, but nothing is left out."""
-    table.width = console.measure(table, options=console.options.update_width(MOST_WIDTH)).maximum
-    console.print(table, crop=False)
 
 
 def print_failure(failure: Failure) -> None:
@@ -220,7 +211,7 @@ def print_failures(failures: Sequence[Failure]) -> None:
     """Print the failures of a run that has ended; nothing if there were none."""
     if failures:
         told = f"the run failed: {describe_failures(failures)} (tracebacks: report.html, summary.json)"
-        console.print(told, style="bold red", markup=False, soft_wrap=True)
+        console.print(told, style="bold red", markup=False)
 
 
 def print_user_traceback(error: BaseException) -> None:

@@ -32,8 +32,8 @@ class TablePlan(NamedTuple):
 def plan_table(works: Sequence[LayerWork], batch_size: int) -> TablePlan:
     """Return what to measure of a model that is trained in batches of `batch_size`; `works` are of one record."""
     operations = sum(work.forward_operations + work.backward_operations for work in works)
-    record_seconds = operations / _OPERATIONS_PER_SECOND
-    most = int(min(batch_size, _MOST_STEP_SECONDS / max(record_seconds, 1e-9)))
+    record_seconds = max(1e-9, operations / _OPERATIONS_PER_SECOND)
+    most = int(min(batch_size, _MOST_STEP_SECONDS / record_seconds))
     batches = (1, max(2, most))
     steps = [(size * record_seconds, min(MAX_STEPS, 1 + MEASURE_SECONDS / (size * record_seconds))) for size in batches]
     counted = sum(seconds * (count + WARM_UP_STEPS) for seconds, count in steps)

@@ -23,6 +23,8 @@ from host.monitoring.metrics.web_server import RequestHandler, WebServer
 from host.monitoring.page.page_app import METHODS, PageApp, refuse, refuse_method
 
 LOOPBACK = IPv4Address("127.0.0.1")
+USUAL_PORT = 9464
+"""Where a run listens whose array file names no port, if nothing else does."""
 _METRICS = "/metrics"
 _MISDIRECTED = b"this server does not go by that name; use its IP address, or name it in host.names of the array file\n"
 
@@ -38,7 +40,7 @@ class Exporter:
         page: PageApp | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """Prepare to listen on `port`, or on any free one, of this machine's own `address`.
+        """Prepare to listen on `port`, or on `USUAL_PORT`, else any free one, of this machine's own `address`.
 
         `page` answers all but `/metrics`; without one there is nothing else. Under a host name, other than localhost
         and `names`, nothing is answered (see `host.monitoring.metrics.allowed_hosts`).
@@ -46,7 +48,7 @@ class Exporter:
         self._names = frozenset(name.lower() for name in names)
         self.state = state
         self._page = page
-        self._port, self._address = port or 0, address
+        self._ports, self._address = [USUAL_PORT, 0] if port is None else [port], address
         self._exposition = Exposition(state)
         self._scrapers, self._lock = Scrapers(), threading.Lock()
         self._scraped: Callable[[], object] = lambda: None
@@ -54,13 +56,16 @@ class Exporter:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Exporter:
-        try:
-            self._server = make_server(str(self._address), self._port, self._answer, WebServer, RequestHandler)
-        except OSError as error:
-            raise EnvironmentUnfit(
-                f"host.metrics_port: cannot listen on {self._address}:{self._port} ({error.strerror}); "
-                "free it, or set another"
-            ) from error
+        for port in self._ports:
+            try:
+                self._server = make_server(str(self._address), port, self._answer, WebServer, RequestHandler)
+                break
+            except OSError as error:
+                if port == self._ports[-1]:
+                    raise EnvironmentUnfit(
+                        f"host.metrics_port: cannot listen on {self._address}:{port} ({error.strerror}); "
+                        "free it, or set another"
+                    ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
         self._thread.start()
         return self
@@ -79,7 +84,7 @@ class Exporter:
     @property
     def page_address(self) -> str:
         """The URL of the live page, as seen from this machine."""
-        port = self._server.server_port if self._server is not None else self._port
+        port = self._ports[0] if self._server is None else self._server.server_port
         return f"http://{LOOPBACK if self._address.is_unspecified else self._address}:{port}/"
 
     def render(self) -> bytes:

@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES as BLOCK_BYTES  # what is simulated is what is done
-from csd_emu.perfmodel.overlap.stepped_ranges import tensor_block_bytes
+from csd_emu.perfmodel.overlap.stepped_ranges import (
+    BLOCK_BYTES as BLOCK_BYTES,  # what is simulated is what is done
+)
+from csd_emu.perfmodel.overlap.stepped_ranges import (
+    tensor_block_bytes,
+)
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.slices import spec_bytes
 

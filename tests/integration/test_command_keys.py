@@ -1,8 +1,11 @@
 """Keys in place of files', and runs side by side, on the command line."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.support.commands import Done, Workshop
 
@@ -41,6 +44,9 @@ def test_variations_need_no_edited_files(workshop: Workshop, csd_emu: Command) -
     assert compared["names"] == ["beside", "wide"]
     assert "array.devices" in compared["configuration"]
     assert "<svg" in page.read_text(encoding="utf-8")
+    page = workshop.folder / "reported.html"
+    csd_emu("report", beside["run_directory"], "--compare", wide["run_directory"], "--output", page)
+    assert "<svg" in page.read_text(encoding="utf-8")
     tables = csd_emu("runs", "--runs", workshop.runs, "export", "wide", "--output", workshop.folder / "tables")
     assert "rounds.csv" in tables.out
     assert csd_emu("runs", "--runs", workshop.runs, "rm", "wide").code == 0
@@ -59,6 +65,45 @@ def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop) -
     old = workshop.run("sweep", "no-such-array", "--json")
     assert "is called csd-emu clean now" in old.err
     assert old.json("clean")["ended"] == {"no-such-array": []}
+
+
+def test_each_run_of_a_sweep_is_a_task_of_a_cluster(workshop: Workshop) -> None:
+    pytest.importorskip("submitit")
+    job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
+    workshop.write("array.yaml", ARRAY)
+    command = ["sweep", job, "--over", "batch_size=64,128", "--cluster", "local", "--max-parallel", "2"]
+    swept = workshop.run(*command, "--runs", workshop.runs, "--json").json("swept")
+    assert [run["point"] for run in swept["runs"]] == [{"batch_size": 64, "seed": 0}, {"batch_size": 128, "seed": 0}]
+    assert [run["error"] for run in swept["runs"]] == ["", ""]
+    assert len(list((workshop.runs / "tasks").glob("*_log.out"))) == 2
+    broken = [*command[:3], "learning_rate=100", *command[4:], "--set", "model_arguments.num_classes=1"]
+    failed = workshop.run(*broken, "--runs", workshop.folder / "broken", "--json")
+    assert failed.code == 1
+    assert failed.json("swept")["runs"][0]["error"]
+    for wrong in (["--cluster", "lokal"], ["--cluster", "local", "--cluster-option", "timeout=1"]):
+        told = workshop.run("sweep", job, "--over", "batch_size=64", *wrong, "--runs", workshop.runs)
+        assert (told.code, "sweep: cluster" in told.err) == (2, True), told.err
+
+
+def test_a_job_is_checked_with_the_array_beside_it(workshop: Workshop, csd_emu: Command) -> None:
+    job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}})
+    array = workshop.write("array.yaml", ARRAY)
+    for arguments in ((job,), (array,), (job, "--array", array), (array, "--job", job)):
+        report = csd_emu("validate", *arguments, "--json").json("validate")
+        assert report["array"]["name"] == "lab"
+        assert (report["job"] is None) == (arguments == (array,))
+    told = csd_emu("run", array, "--array", job)
+    assert (told.code, "are two files swapped?" in told.err) == (2, True)
+
+
+def test_the_page_is_opened_as_the_run_begins(workshop: Workshop) -> None:
+    opener = workshop.write("xdg-open", f'#!/bin/sh\necho "$1" >> {workshop.folder}/opened\n')
+    opener.chmod(0o755)
+    workshop.environment["PATH"] = f"{workshop.folder}:{os.environ['PATH']}"
+    job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
+    done = workshop.run("run", job, "--drives", "2", "--engine", "native", "--runs", workshop.runs, "--open")
+    assert done.code == 0
+    assert (workshop.folder / "opened").read_text(encoding="utf-8").strip() in done.out
 
 
 def test_versions_and_what_this_machine_can_run(csd_emu: Command) -> None:

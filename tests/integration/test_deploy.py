@@ -40,7 +40,7 @@ def test_probe_tells_the_form_of_each_drive_and_what_does_not_fit(tmp_path: Path
     ]
     with StubDrives(tmp_path, drives) as stubs:
         inventory = str(stubs.write_inventory())
-        done = csd_emu("deploy", inventory, "probe", "--json", "--jobs", "3")
+        done = csd_emu("deploy", "probe", inventory, "--json", "--jobs", "3")
         assert done.code == 1
         found = {drive["drive"]: drive for drive in done.json("deploy")["drives"]}
         assert list(found) == ["new", "old", "gone", "this"]
@@ -51,15 +51,15 @@ def test_probe_tells_the_form_of_each_drive_and_what_does_not_fit(tmp_path: Path
         assert found["new"]["facts"]["clock"] == "wall"
         assert stubs.peak_connections <= 3
 
-        done = csd_emu("deploy", inventory, "probe", "--drives", "new,old")
+        done = csd_emu("deploy", "probe", inventory, "--drives", "new,old")
         assert done.code == 0
         assert "2 drives: 2 done" in done.out
-        done = csd_emu("deploy", inventory, "probe", "--drives", "new,gone")
+        done = csd_emu("deploy", "probe", inventory, "--drives", "new,gone")
         assert done.code == 1
         line = next(line for line in done.out.splitlines() if line.startswith("✗"))
         assert line.startswith("✗ gone: stub@127.0.0.1:")
         assert "check the port" in line
-        done = csd_emu("deploy", inventory, "probe", "--drives", "neww")
+        done = csd_emu("deploy", "probe", inventory, "--drives", "neww")
         assert (done.code, done.out) == (2, "")
         assert "did you mean 'new'?" in done.err
 
@@ -78,7 +78,7 @@ def test_logs_are_printed_under_the_names_of_the_drives(tmp_path: Path, csd_emu:
         return answer
 
     with StubDrives(tmp_path, [StubDrive(name, answer=speaks(name)) for name in said]) as stubs:
-        done = csd_emu("deploy", str(stubs.write_inventory()), "logs", "--lines", "7")
+        done = csd_emu("deploy", "logs", str(stubs.write_inventory()), "--lines", "7")
     assert done.code == 0
     lines = done.out.splitlines()
     left, right = lines.index("left:"), lines.index("right:")
@@ -92,9 +92,20 @@ def test_an_option_that_names_nothing_is_not_all_drives(
 ) -> None:
     (tmp_path / "lab.yaml").write_text("name: lab\ndrives: {csd-00: }\n")
     for nothing in ("", " , "):
-        done = csd_emu("deploy", str(tmp_path / "lab.yaml"), "stop", option, nothing)
+        done = csd_emu("deploy", "stop", str(tmp_path / "lab.yaml"), option, nothing)
         assert (done.code, done.out) == (2, "")
         assert f"{option}: names nothing" in done.err
+
+
+def test_the_verb_behind_the_inventory_is_understood_with_a_hint(tmp_path: Path, csd_emu: Callable[..., Done]) -> None:
+    lab = tmp_path / "lab.yaml"
+    lab.write_text("name: lab\ndrives: {csd-00: }\n")
+    done = csd_emu("deploy", str(lab), "revoke", "csd-00", "--json")
+    assert done.code == 0
+    assert f"is now csd-emu deploy revoke {lab}" in done.err
+    for arguments in ((str(lab), "prob"), ("prob", str(lab))):
+        done = csd_emu("deploy", *arguments)
+        assert (done.code, "there is no verb 'prob'; did you mean 'probe'?" in done.err) == (2, True)
 
 
 def test_a_copy_that_was_cut_goes_on_and_sends_only_the_rest(tmp_path: Path) -> None:

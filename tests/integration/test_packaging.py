@@ -43,7 +43,7 @@ def test_the_wheel_holds_the_packages_and_all_that_they_read(built: Path) -> Non
     (wheel,) = built.glob("*.whl")
     names = set(content(wheel))
     expected = tracked("csd_emu", "csd_lab", "firmware_agent", "host")
-    expected |= {f"host/{name}" for name in tracked("examples")}
+    expected |= {f"host/{name}" for name in tracked("examples", "docs")}
     for place, installed in (
         ("images/arm", "csd_emu/image/recipe_files"),
         ("images/drive", "host/deploy/drive_files"),
@@ -54,6 +54,12 @@ def test_the_wheel_holds_the_packages_and_all_that_they_read(built: Path) -> Non
         expected |= {name.replace(place, installed, 1) for name in tracked(place)}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert {f"{package}/py.typed" for package in ("csd_emu", "csd_lab", "firmware_agent", "host")} <= names
+
+
+def test_the_same_sources_make_the_same_wheel(built: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
+    (one,), (other,) = built.glob("*.whl"), tmp_path.glob("*.whl")
+    assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_metadata_is_complete(built: Path) -> None:

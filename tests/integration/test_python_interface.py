@@ -95,7 +95,7 @@ def test_a_users_own_error_is_raised_with_its_traceback(folder: Path) -> None:
             array.train(JOB | {"model": "broken.py:Net"})
         with pytest.raises(CsdError, match="unknown key; did you mean 'rounds'"):
             array.train(JOB, roundz=2)
-        with pytest.raises(ConfigurationError, match="sync and sync.precision: one setting is given twice"):
+        with pytest.raises(ConfigurationError, match=r"sync and sync\.precision: one setting is given twice"):
             array.train(JOB, sync={}, **{"sync.precision": "fp16"})
 
 

@@ -62,7 +62,7 @@ def test_real_drives_train_beside_native_ones(
     assert done.code == 2
     assert f"drive left: is not enrolled; run csd-emu deploy {inventory} enrol --drives left" in done.err
     assert "drive right: is not enrolled" in done.err
-    assert csd_emu("deploy", str(inventory), "enrol").code == 0
+    assert csd_emu("deploy", "enrol", str(inventory)).code == 0
     done = csd_emu(*workshop.job_arguments(rounds=2, epochs=1, target=None), "--json")
     assert done.code == 0, done.err
     summary = done.json("run")
@@ -89,7 +89,7 @@ def test_a_real_drive_is_measured_and_compared_with_its_emulation(
 ) -> None:
     monkeypatch.setattr(real_machine, "MOST_SPREAD", 1e9)  # this machine may be as busy as it likes
     inventory = server.inventory(["only"], "-f")
-    assert csd_emu("deploy", str(inventory), "enrol").code == 0
+    assert csd_emu("deploy", "enrol", str(inventory)).code == 0
     done = csd_emu("fidelity", "only", "--inventory", str(inventory), "--batches", "1,512", "--steps", "9", "--json")
     assert done.code == 0, done.err
     report = done.json("fidelity")
@@ -124,7 +124,7 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     data = digits_at(tmp_path / "small", 50, 6)
     inventory = server.inventory(["up"], "-s", data=str(data))
     workshop.write("array.yaml", mixed(inventory) | {"devices": [{"engine": "remote", "drives": ["up"]}]})
-    assert csd_emu("deploy", str(inventory), "enrol").code == 0
+    assert csd_emu("deploy", "enrol", str(inventory)).code == 0
     done = csd_emu(*workshop.job_arguments(rounds=2, target=None))
     assert done.code == 1
     assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
@@ -135,7 +135,7 @@ def test_real_drives_stay_up_come_back_after_a_crash_and_are_given_back(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done]
 ) -> None:
     inventory = server.inventory(["one"], "-k")
-    assert csd_emu("deploy", str(inventory), "enrol").code == 0
+    assert csd_emu("deploy", "enrol", str(inventory)).code == 0
     content = {"name": "lab", "inventory": str(inventory), "devices": [{"engine": "remote", "drives": ["one"]}]}
     workshop.write("array.yaml", content)
     job = workshop.job_arguments(rounds=1, epochs=1, target=None)

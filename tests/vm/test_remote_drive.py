@@ -25,7 +25,7 @@ def test_a_plain_machine_trains_beside_a_native_drive(kind: str) -> None:
         inventory = workshop.folder / "drives.yaml"
         inventory.write_text(yaml.safe_dump({"name": "targets", "drives": {drive.name: drive.inventory_entry()}}))
         for verb in ("install", "enrol"):
-            done = workshop.run("deploy", str(inventory), verb, "--timeout", "25 min", seconds=SECONDS)
+            done = workshop.run("deploy", verb, str(inventory), "--timeout", "25 min", seconds=SECONDS)
             assert done.code == 0, done.out + done.err
         groups = [{"profile": "newport", "engine": "native"}, {"engine": "remote", "drives": [drive.name]}]
         content = {"name": "lab", "inventory": str(inventory), "host": {"address": "0.0.0.0"}, "devices": groups}

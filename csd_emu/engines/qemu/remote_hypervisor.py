@@ -202,7 +202,7 @@ class RemoteSite(Hypervisor):
         if self.section.system and (models := confined_by(connection.getCapabilities())):
             log.warning(
                 "hypervisor %s: %s confines QEMU to the files of a domain's XML, and a drive has others; if it does "
-                "not start, use a session URI there (docs/hypervisors.md)",
+                "not start, use a session URI there (csd-emu docs hypervisors)",
                 *(self.name, " and ".join(models)),
             )
         names = bring_image(pool, image, part)

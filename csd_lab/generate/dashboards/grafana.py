@@ -8,7 +8,9 @@ from pathlib import Path
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import LegendDisplayMode, StackingMode, TooltipDisplayMode
-from grafana_foundation_sdk.models.dashboard import Dashboard as Built
+from grafana_foundation_sdk.models.dashboard import (
+    Dashboard as Built,
+)
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     DashboardLinkType,

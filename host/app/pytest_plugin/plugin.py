@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REQUIRE_VARIABLE = "CSD_REQUIRE_VM"
 _MARK = (
     "csd(devices=2, engine='qemu', profile='newport', array=None, **keys): which drives the fixture csd_array has; "
-    "array is an array file, keys are others of its top level (docs/ci.md of csd-emu)"
+    "array is an array file, keys are others of its top level (csd-emu docs ci)"
 )
 _lab: pytest.StashKey[ArrayPool] = pytest.StashKey()
 _array: pytest.StashKey[CsdArray] = pytest.StashKey()

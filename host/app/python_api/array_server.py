@@ -114,7 +114,7 @@ class ArrayServer:
             errors.print(told, markup=False)
         self._send(**answer)
 
-    def _send_directory(self, number: int, directory: Path) -> None:
+    def _send_directory(self, number: int, directory: Path, _: str) -> None:
         self._send(number, directory=str(directory))
 
     def _send(self, number: int, **values: Any) -> None:

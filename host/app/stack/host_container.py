@@ -85,7 +85,7 @@ def _resume(directory: Path, paths: Paths, progress: Progress, stay: Stay) -> bo
     try:
         resume_run(directory, None, paths, progress, quiet=False, stay=replace(stay, show=show))
     except (CheckpointError, ConfigurationError) as error:
-        console.print(f"{directory} cannot go on ({error}); a new run begins", soft_wrap=True)
+        console.print(f"{directory} cannot go on ({error}); a new run begins")
     return stayed
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from csd_emu.config.engine_names import ArrayChanges
+from csd_emu.config.engine_names import AS_IN_FILE, ArrayChanges
+from csd_emu.util.config_files import load_mapping
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import (
     ArrayFile,
+    ArrayOrDefault,
     ClockOption,
     EngineOption,
     JobOption,
@@ -22,7 +24,8 @@ from host.cli.common_options import (
     complete_array,
     complete_fault,
 )
-from host.core.console import StageProgress, console, print_json, print_line, print_whole
+from host.config.array_files import find_array
+from host.core.console import StageProgress, console, errors, print_json, print_line
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -116,7 +119,8 @@ def clean(
 
 
 def validate(
-    array: ArrayFile,
+    file: Annotated[Path, typer.Argument(metavar="JOB.YAML", help="a job; or an array alone")],
+    array: ArrayOrDefault = None,
     job: JobOption = None,
     engine: EngineOption = None,
     clock: ClockOption = None,
@@ -127,10 +131,16 @@ def validate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check an array file, and a job if given, without starting anything or running what they name."""
+    """Check a job with its array, or an array alone, without starting anything or running what they name."""
     with INTERRUPTS.deferred():
         from host.app.validation import validate_files
+        from host.config.job_file import JobConfig
 
+    if job is not None:
+        errors.print("csd-emu validate ARRAY --job JOB is written csd-emu validate JOB --array ARRAY now")
+    elif file.is_file() and JobConfig.file_kind[1] in load_mapping(file):
+        job, array = file, find_array(file, array, AS_IN_FILE)
+    array = array or file
     report = validate_files(array, job, ArrayChanges(engine, clock), dry_run, Paths.default(), build)
     print_json(report) if as_json else print_validation(report)
 
@@ -149,9 +159,9 @@ def print_vm_schedule(report: VmScheduleReport) -> None:
             table.add_row(each.name, each.uri, *["-"] * 4, f"cannot be used: {each.problem}")
         else:
             table.add_row(each.name, each.uri, str(each.cores), *amounts, room, drives)
-    print_whole(table)
+    console.print(table)
     for name, why in report.unplaced.items():
-        console.print(f"{name} would not start: {why}", soft_wrap=True, markup=False)
+        console.print(f"{name} would not start: {why}", markup=False)
 
 
 def print_status(report: StatusReport) -> None:
@@ -184,7 +194,7 @@ def print_sweep(report: SweepReport) -> None:
 def print_injection(report: InjectReport) -> None:
     """Print what was done to a drive."""
     noted = "the run has recorded it" if report.recorded else "no run is going on that could record it"
-    console.print(f"{report.array} {report.device}: {report.detail}; {noted}", markup=False, soft_wrap=True)
+    console.print(f"{report.array} {report.device}: {report.detail}; {noted}", markup=False)
 
 
 def print_validation(report: ValidationReport) -> None:
@@ -193,7 +203,7 @@ def print_validation(report: ValidationReport) -> None:
     console.print(f"{report.array['name']}: {len(report.devices)} drives ({report.engine}{machines}), valid")
     if report.job is not None:
         tried = "" if report.built else "; your own code was not run: --build imports and tries it"
-        console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}", soft_wrap=True)
+        console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}")
     for xml in report.domains.values():
         print_line(xml)
 
@@ -206,7 +216,7 @@ def inject(
     fault: Annotated[
         str,
         typer.Argument(
-            help="kill, revive, freeze, thaw, cut, heal, slow, corrupt, fill or clear (docs/faults.md)",
+            help="kill, revive, freeze, thaw, cut, heal, slow, corrupt, fill or clear",
             autocompletion=complete_fault,
         ),
     ],

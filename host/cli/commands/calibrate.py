@@ -131,7 +131,6 @@ def print_calibration(report: CalibrationReport) -> None:
         )
         + f"copying the weights out: {report.encode_seconds:.4g} s; layers: how many were measured, and how much "
         "longer a pass took that was watched for it, which is taken off",
-        soft_wrap=True,
     )
     _print_cycles(report)
     for again in report.verified:
@@ -139,7 +138,7 @@ def print_calibration(report: CalibrationReport) -> None:
             f"batch {again.batch_size} again: {again.measured_seconds:.6g} s, the table says "
             f"{again.table_seconds:.6g} s ({again.relative_difference:+.2%}, {report.tolerance:.0%} allowed)"
         )
-    console.print(f"{report.wall_seconds:.0f} s of wall time; table: {report.path}", soft_wrap=True)
+    console.print(f"{report.wall_seconds:.0f} s of wall time; table: {report.path}")
 
 
 def _print_cycles(report: CalibrationReport) -> None:

@@ -1,4 +1,4 @@
-"""`csd-emu deploy INVENTORY VERB`."""
+"""`csd-emu deploy VERB INVENTORY`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,53 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer.core import TyperGroup
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
-from host.core.console import StageProgress, console, errors, print_json, print_whole
+from host.core.console import StageProgress, console, errors, print_json
 from host.core.interrupts import INTERRUPTS
 from host.deploy.compatibility import Form
-from host.deploy.verb_protocol import VERBS, DeployReport, VerbOptions, VerbOutcome, exit_code
+from host.deploy.verb_protocol import VERBS, DeployReport, VerbOptions, VerbOutcome, exit_code, find_verb
 
 # Of results, in the order in which they are counted.
 _COLOURS = {"done": "green", "unchanged": "green", "planned": "cyan", "skipped": "yellow", "failed": "red"}
+
+INVENTORY_SUFFIXES = (".yaml", ".yml", ".json")
 
 Names = Annotated[str | None, typer.Option(metavar="A,B", help="only these drives")]
 Groups = Annotated[str | None, typer.Option(metavar="A,B", help="only drives of these groups")]
 
 
+class DeployGroup(TyperGroup):
+    """The verbs of `csd-emu deploy`."""
+
+    def resolve_command(self, context: Any, arguments: list[str]) -> Any:
+        """Return the verb; behind the inventory it was in 0.1.0, and is understood there for one release.
+
+        Raises:
+            ConfigurationError: there is none of this name.
+        """
+        first, *rest = arguments
+        if rest and first not in self.commands and Path(first).suffix in INVENTORY_SUFFIXES:
+            errors.print(f"csd-emu deploy {first} {rest[0]} is now csd-emu deploy {rest[0]} {first}", markup=False)
+            arguments = [rest[0], first, *rest[1:]]
+        find_verb(arguments[0], VerbOptions())
+        return super().resolve_command(context, arguments)
+
+
+deploy_app = typer.Typer(
+    cls=DeployGroup,
+    no_args_is_help=True,
+    help="Put the agent on real drives over SSH, and look after it. Example: csd-emu deploy probe drives.yaml",
+)
+
+
 def deploy(
+    context: typer.Context,
     inventory: Annotated[Path, typer.Argument(metavar="INVENTORY.YAML", help="which drives, and how to reach them")],
-    verb: Annotated[str, typer.Argument(help="what to do on each; an unknown one lists them")],
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[DRIVE]...", help="only these drives; needed by revoke")
     ] = None,
@@ -48,14 +75,12 @@ def deploy(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put the agent on real drives over SSH, and look after it.
-
-    Exit code: 0 all went well, 1 it failed on some drive or left some out, 2 bad input.
-    """
+    """Do what the verb says on each drive; exit code 1 if it failed on one or left one out."""
     with INTERRUPTS.deferred():
         from host.deploy.run_verb import DeployRequest, read_seconds
         from host.deploy.run_verb import deploy as run_deploy
 
+    verb = str(context.info_name)
     request = DeployRequest(
         inventory,
         verb,
@@ -70,6 +95,10 @@ def deploy(
         report = run_deploy(request, Paths.default(), progress, board)
     print_json(report) if as_json else print_deploy(report, VERBS[verb].columns)
     raise typer.Exit(exit_code(report))
+
+
+for _verb, _entry in VERBS.items():
+    deploy_app.command(_verb, help=f"{_entry.help[:1].upper()}{_entry.help[1:]}.")(deploy)
 
 
 def _split(option: str, given: str | None) -> list[str]:
@@ -101,10 +130,10 @@ def print_deploy(report: DeployReport, columns: Sequence[str]) -> None:
             *(escape(_text(name, drive.facts.get(name))) for name in shown),
             "see below" if drive.result == "failed" else escape(drive.what),
         )
-    print_whole(table)
+    console.print(table)
     for drive in report.drives:
         if drive.result == "failed":
-            console.print(f"[red]✗[/] {drive.drive}: {escape(drive.what)}", soft_wrap=True)
+            console.print(f"[red]✗[/] {drive.drive}: {escape(drive.what)}")
     console.print(f"{_count(report.drives)}; {report.wall_seconds:.1f} s of wall time")
 
 
@@ -112,7 +141,7 @@ def _print_text(drive: str, text: str) -> None:
     """Print lines that a drive wrote, below its name."""
     console.print(f"[bold]{drive}:[/]")
     for line in text.splitlines():
-        console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False, emoji=False)
 
 
 def _text(name: str, value: Any) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from firmware_agent.common.errors import ConfigurationError
 from host.cli.common_options import Json, Trust, complete_run
-from host.core.console import console, figures_table, print_json, print_whole
+from host.core.console import console, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def remove(context: typer.Context, names: Names) -> None:
 
     paths = list(dict.fromkeys(path for name in names for path in find_runs(name, context.obj)))
     remove_runs(paths)
-    console.print(f"removed: {', '.join(map(str, paths))}", soft_wrap=True, markup=False)
+    console.print(f"removed: {', '.join(map(str, paths))}", markup=False)
 
 
 @runs_app.command("export")
@@ -75,7 +75,7 @@ def export(
 
     loaded = [load_run(path) for name in names for path in find_runs(name, context.obj)]
     for path in write_tables(loaded, output, kind):
-        console.print(str(path), soft_wrap=True, markup=False)
+        console.print(str(path), markup=False)
 
 
 def compare(
@@ -90,7 +90,6 @@ def compare(
     """Put runs beside each other: figures, what differs in configuration, and whether that is more than noise.
 
     A name stands for all runs called so: with different seeds they say how much a figure varies.
-    Example: csd-emu compare narrow wide --output narrow-wide.html
     """
     with INTERRUPTS.deferred():
         from host.monitoring.report.load_run import load_run
@@ -115,7 +114,7 @@ def print_runs(listed: RunList) -> None:
     )
     for row in listed.runs:
         table.add_row(*_cells(row))
-    print_whole(table)
+    console.print(table)
     if not listed.runs:
         console.print("none; csd-emu run makes one")
 
@@ -142,12 +141,11 @@ def print_comparison(comparison: RunComparison) -> None:
             difference = "" if column.difference is None else f"{column.difference:+.4g}"
             cells += [_mean(column), difference, column.verdict]
         table.add_row(row.figure, row.clock, *cells)
-    print_whole(table)
+    console.print(table)
     for key, values in comparison.configuration.items():
-        console.print(f"{key}: {' | '.join(map(str, values))}", soft_wrap=True, markup=False)
+        console.print(f"{key}: {' | '.join(map(str, values))}", markup=False)
     console.print(
         f"in brackets: runs, ± their standard deviation; verdicts at {comparison.confidence:.0%} confidence (Welch)",
-        soft_wrap=True,
     )
 
 

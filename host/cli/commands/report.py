@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from csd_emu.util.paths import Paths
+from host.cli.commands.history import compare
 from host.cli.common_options import Json, Trust, complete_array
 from host.core.console import StageProgress, console, print_json
 from host.core.interrupts import INTERRUPTS
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 def report(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="a run directory, finished or not")],
     output: Annotated[Path | None, typer.Option("--output", help="the file; by default report.html in DIR")] = None,
+    others: Annotated[
+        list[str] | None, typer.Option("--compare", metavar="RUN", help="beside these runs: csd-emu compare's page")
+    ] = None,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Write the report of a run again: one HTML file that needs nothing else."""
+    if others:
+        compare([str(run), *others], run.parent, output or run / "comparison.html", trust, as_json)
+        return
     with INTERRUPTS.deferred():
         from host.monitoring.report.report_page import write_report
     with StageProgress(quiet=as_json) as progress:
@@ -50,28 +57,27 @@ def explain(
 def print_explanation(explanation: Explanation) -> None:
     """Print a run's decisions, one after the other."""
     if not explanation.decisions:
-        console.print("no tuner decided anything: the run has no synchronous steps", soft_wrap=True)
+        console.print("no tuner decided anything: the run has no synchronous steps")
     for each in explanation.decisions:
         measured = f", {each.rate_ratio:.3f} times the records/s ({explanation.clock})" if each.rate_ratio else ""
-        console.print(f"from step {each.step}: {each.knob}: {each.value}{measured}", soft_wrap=True, markup=False)
+        console.print(f"from step {each.step}: {each.knob}: {each.value}{measured}", markup=False)
         expected = f" (expected: {each.expected})" if each.expected else ""
-        console.print(f"    {each.reason or 'why is not recorded'}{expected}", soft_wrap=True, markup=False)
+        console.print(f"    {each.reason or 'why is not recorded'}{expected}", markup=False)
 
 
 def print_report(report: ReportOutput) -> None:
     """Print where the report is, and the comparison in short."""
     for note in report.notes:
-        console.print(note, soft_wrap=True)
+        console.print(note)
     if (comparison := report.comparison).band:
         slow, fast = comparison.band[-1], comparison.band[0]
         console.print(
             f"against a host that trains alone: {slow.speedup:.3g} to {fast.speedup:.3g} times its speed, "
             f"bytes over the link saved: {format_share(comparison.saved_share)}",
-            soft_wrap=True,
         )
     elif comparison.reason:
-        console.print(f"no comparison of time and energy: {comparison.reason}", soft_wrap=True)
-    console.print(f"report: {report.report}", soft_wrap=True)
+        console.print(f"no comparison of time and energy: {comparison.reason}")
+    console.print(f"report: {report.report}")
 
 
 def top(

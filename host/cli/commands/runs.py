@@ -37,7 +37,7 @@ from host.cli.common_options import (
 )
 from host.config.array_files import find_array
 from host.config.overrides import NO_KEYS, chosen_keys
-from host.core.console import StageProgress, console, print_failures, print_json, print_summary, print_whole
+from host.core.console import StageProgress, console, print_failures, print_json, print_summary
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
 
@@ -78,6 +78,7 @@ def run(
     resume: ResumeOption = None,
     trust: Trust = False,
     stay: Stay = False,
+    open_page: Annotated[bool, typer.Option("--open", help="open the live page in a browser")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
@@ -90,13 +91,13 @@ def run(
     options = {"tuner": tuner, "placement": placement, "planner.prefer": prefer, "seed": seed, "name": name}
     with contextlib.ExitStack() as stack:
         if resume is not None:
-            _check_resumed(
-                *(job, array, drives, profile, clock, comm, servers, server, sets or None, calibrate or None),
-                *options.values(),
-            )
+            files, changed = (job, array, servers, server), (drives, profile, clock, comm, *options.values())
+            _check_resumed(*files, *changed, sets or None, calibrate or None, open_page or None)
         else:
             changes, keys = ArrayChanges(engine, clock, drives, profile), chosen_keys(sets, options)
-            request = stack.enter_context(_prepared(job, array, servers, server, changes, keys, comm, calibrate, as_json))
+            request = stack.enter_context(
+                _prepared(job, array, servers, server, changes, keys, comm, calibrate, as_json)
+            )
         with INTERRUPTS.deferred():
             from host.app import run_job as runner
             from host.app.resume import resume_run
@@ -106,7 +107,7 @@ def run(
         if resume is not None:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
         else:
-            where = runner.NewRun(runs)
+            where = runner.NewRun(runs, lambda _, page: open_page and typer.launch(page))
             summary = runner.run_job(request, Paths.default(), where, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
         _show(summary, as_json)
@@ -194,13 +195,12 @@ def store(
     with kept_store(config.store) as kept:
         console.print(
             f"store of {config.name}: {config.store.address}:{config.store.port}, key {config.store.key}, until Ctrl-C",
-            soft_wrap=True,
         )
         keeping = [] if targets is None else [keep_targets(kept, config, targets, partial(console.print, markup=False))]
         INTERRUPTS.run(INTERRUPTS.wait(*keeping))
 
 
-ci_app = typer.Typer(no_args_is_help=True, help="Gates for continuous integration (docs/ci.md).")
+ci_app = typer.Typer(no_args_is_help=True, help="Gates for continuous integration.")
 
 
 @ci_app.callback()
@@ -263,19 +263,19 @@ def print_gate(report: GateReport) -> None:
         table.add_row(
             row.figure, f"{row.expected:.6g}", measured, change, format_tolerance(row.band), row.clock, verdict
         )
-    print_whole(table)
+    console.print(table)
     failing = [row for row in report.figures if row.verdict is not Verdict.WITHIN]
     for row in failing:
-        console.print(f"{row.figure} is {row.verdict}: {REMEDIES[row.verdict]}", soft_wrap=True, markup=False)
+        console.print(f"{row.figure} is {row.verdict}: {REMEDIES[row.verdict]}", markup=False)
     if failing:
-        console.print(list_changes(report.changed), soft_wrap=True, markup=False)
+        console.print(list_changes(report.changed), markup=False)
     for failure in report.failures:
-        console.print(f"failed: {failure}", soft_wrap=True, markup=False)
+        console.print(f"failed: {failure}", markup=False)
     for note in report.notes:
-        console.print(note, soft_wrap=True, markup=False)
+        console.print(note, markup=False)
     if (summary := report.summary).target_accuracy is not None and not summary.reached:
         console.print(
             f"accuracy {format_accuracy(summary.accuracy)}: the job's target {summary.target_accuracy} was missed"
         )
     verdict = "written" if report.written else "passed" if report.passed else "failed"
-    console.print(f"baseline {report.baseline}: {verdict}; run directory: {summary.run_directory}", soft_wrap=True)
+    console.print(f"baseline {report.baseline}: {verdict}; run directory: {summary.run_directory}")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markdown import Markdown
 
+from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths
+from firmware_agent.common.errors import ConfigurationError
 from host.cli.common_options import Json, complete_example, complete_profile, complete_schema
 from host.cli.shipped_examples import ExamplesReport, NamedText
-from host.core.console import console, figures_table, print_json, print_whole
+from host.core.console import console, figures_table, print_json, print_line
 from host.core.interrupts import INTERRUPTS
 
 
@@ -37,9 +41,10 @@ def example(
     as_json: Json = False,
 ) -> None:
     """Write the files of an example, such as quickstart, or list the examples."""
+    from host.cli.schemas import find_schema
     from host.cli.shipped_examples import list_examples, print_examples, write_example
 
-    written = [] if name is None else write_example(name, folder or Path(name))
+    written = [] if name is None else write_example(name, folder or Path(name), find_schema)
     entries = [NamedText(each.name, each.title) for each in list_examples().values()]
     report = ExamplesReport(entries, [str(path) for path in written])
     print_json(report) if as_json else print_examples(report)
@@ -56,8 +61,30 @@ def schema(
     sys.stdout.write("".join(f"{each}\n" for each in list_schemas()) if name is None else find_schema(name))
 
 
+def docs(
+    page: Annotated[str | None, typer.Argument(help="which one; without, they are listed")] = None,
+) -> None:
+    """Show a page of the documentation, or list the pages."""
+    from host.cli.shipped_examples import list_pages, print_names
+
+    pages = list_pages()
+    if page is None:
+        print_names(
+            [
+                NamedText(name, path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
+                for name, path in pages.items()
+            ]
+        )
+        return
+    if page not in pages:
+        raise ConfigurationError(f"there is no page {page!r}; {hint_at(page, pages, 'csd-emu docs lists them')}")
+    text = pages[page].read_text(encoding="utf-8")
+    with console.pager(styles=True) if console.is_terminal else contextlib.nullcontext():
+        console.print(Markdown(text), soft_wrap=False) if console.is_terminal else print_line(text)
+
+
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine can run, and what to install for the rest. Example: csd-emu doctor."""
+    """Say what this machine can run, and what to install for the rest."""
     with INTERRUPTS.deferred():
         from host.app.machine_check import check_machine
 
@@ -69,6 +96,6 @@ def doctor(as_json: Json = False) -> None:
     table = figures_table(f"csd-emu {report.version}", columns, left=columns)
     for fact in report.facts:
         table.add_row(fact.name, fact.found or "[red]none[/]", fact.needed_for, fact.remedy)
-    print_whole(table)
+    console.print(table)
     can = [name for name, able in (("native", report.native), ("qemu", report.qemu)) if able]
     console.print(f"engines that can run here: {', '.join(can) or 'none'}")

@@ -11,7 +11,7 @@ from host.core.console import StageProgress, console, print_summary
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary
 
-stack_app = typer.Typer(no_args_is_help=True, help="What the containers of docker-compose run (docs/compose.md).")
+stack_app = typer.Typer(no_args_is_help=True, help="What the containers of docker-compose run.")
 
 
 @stack_app.command("drives")

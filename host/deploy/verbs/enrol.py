@@ -165,7 +165,7 @@ def prepare_revoke(plan: VerbPlan) -> Verb:
     """
     if not plan.named:
         raise ConfigurationError(
-            "deploy revoke: name the drives, as in csd-emu deploy INVENTORY.YAML revoke csd-00, or their --groups"
+            "deploy revoke: name the drives, as in csd-emu deploy revoke INVENTORY.YAML csd-00, or their --groups"
         )
     serials = Serials(authority_folder(plan.paths, plan.inventory.name))
 

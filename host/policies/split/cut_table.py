@@ -104,7 +104,7 @@ class CutTable:
                 f"{self.amounts.moved_compute[chosen]:.0%} of the computing moves to the host, with "
                 f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes; sync.max_host_share bounds the first"
             )
-            notes.append("activations and labels of every record leave the drives (docs/placement.md)")
+            notes.append("activations and labels of every record leave the drives (csd-emu docs placement)")
         reasons = [*(drive.layer_reason for drive in self.situation.drives), self.situation.host.layer_reason]
         for reason in dict.fromkeys(filter(None, reasons)):
             notes.append(

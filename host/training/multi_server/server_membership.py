@@ -126,7 +126,7 @@ class ServersTogether:
 def _told(step: int, different: Sequence[str], others: Sequence[str]) -> str:
     return (
         f"before step {step} the weights of {', '.join(different)} were not those of {', '.join(others)}, which take "
-        "their place: a memory errs, or processors round differently (see docs/servers.md)"
+        "their place: a memory errs, or processors round differently (see csd-emu docs servers)"
     )
 
 

@@ -25,11 +25,12 @@ from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Failed, Job
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.app import calibration_measurement
-from host.app.calibration_measurement import MAX_STEPS, MEASURE_SECONDS, calibrate, machine_request, measure_table
+from host.app.calibration_measurement import calibrate, machine_request, measure_table
 from host.app.calibration_report import VerifiedRow, keep_table, make_report
 from host.config.calibration_request import CalibrationRequest, make_request, read_request, read_spec
 from host.core.datasets import check_source, load_dataset
 from host.core.model_facts import ModelFacts, inspect_model
+from host.core.table_plan import MAX_STEPS, MEASURE_SECONDS
 from host.fleet.device_session import DeviceSession
 from tests.support.calibration import layer_times
 from tests.support.fakes import FACTS, Answer, FakeDrive, hello

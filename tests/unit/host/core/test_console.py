@@ -37,6 +37,20 @@ def assert_harmless(printed: str) -> None:
     assert not set(left) & set("\u202e\u2066\u200b\u2028\ud800\U000e0041")
 
 
+@pytest.mark.parametrize("width", [20, 80])
+def test_nothing_is_left_out_of_lines_and_tables_on_a_narrow_terminal(width: int) -> None:
+    console = PlainConsole(file=io.StringIO(), width=width)
+    table = Table("key", "value")
+    table.columns[1].no_wrap = True
+    table.add_row("figure", "1234567890 " * 10)
+    console.print(table)
+    console.print("word " * 60)
+    assert isinstance(console.file, io.StringIO)
+    *rows, line = console.file.getvalue().splitlines()
+    assert any("1234567890 " * 9 in row for row in rows)
+    assert line.split() == ["word"] * 60
+
+
 @given(text=st.text())
 @example(HOSTILE)
 def test_plain_text_keeps_everything_else_and_steers_nothing(text: str) -> None:

@@ -26,7 +26,7 @@ def test_a_job_is_a_file_with_changes_or_keys_alone(tmp_path: Path) -> None:
 def test_changes_stand_in_place_of_a_mappings_own_and_only_of_those(tmp_path: Path) -> None:
     content, _, _ = read_job({"rounds": 2, "sync.precision": "fp16"}, {"rounds": 3}, tmp_path, tmp_path)
     assert content == {"rounds": 3, "sync": {"precision": "fp16"}}
-    with pytest.raises(ConfigurationError, match="data and data.source: one setting is given twice; leave one out"):
+    with pytest.raises(ConfigurationError, match=r"data and data\.source: one setting is given twice; leave one out"):
         read_job({"rounds": 2}, {"data": "digits", "data.source": "synthetic"}, tmp_path, tmp_path)
 
 

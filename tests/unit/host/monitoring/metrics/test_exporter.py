@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from firmware_agent.common.errors import EnvironmentUnfit
+from host.monitoring import exporter as exporter_module
 from host.monitoring.exporter import Exporter
 from tests.support.metrics import Samples, begun, defined, parse
 from tests.support.records import round_record
@@ -61,6 +62,16 @@ def test_a_port_in_use_is_one_clear_error_that_names_the_key() -> None:
         ) as caught:
             Exporter(defined(), port).__enter__()
     assert caught.value.exit_code == 2
+
+
+def test_without_a_port_it_takes_the_usual_one_or_any_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(exporter_module, "USUAL_PORT", port)
+        with Exporter(defined(), None) as exporter:
+            assert port_of(exporter) not in (0, port)
+    with Exporter(defined(), None) as exporter:
+        assert port_of(exporter) == port
 
 
 def test_it_listens_on_loopback_alone_and_stops() -> None:

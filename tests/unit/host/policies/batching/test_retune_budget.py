@@ -17,7 +17,9 @@ from host.policies.batching.retune_budget import (
     SLOWER,
     RetuneBudget,
 )
-from host.policies.batching.retune_budget import CLEAR as CLEARS
+from host.policies.batching.retune_budget import (
+    CLEAR as CLEARS,
+)
 from host.policies.batching.retune_rules import RetuneRules
 from tests.support.examples import examples
 
