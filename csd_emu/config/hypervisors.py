@@ -76,13 +76,10 @@ class HypervisorSection(Config):
         return _split(self.uri).path == "/system"
 
 
-def _kind(value: object) -> str:
-    return "uri" if isinstance(value, str) else HypervisorSection.__name__
-
-
 # An entry of `hypervisors:`: a URI, or a mapping.
 HypervisorEntry = Annotated[
-    Annotated[str, Tag("uri")] | Annotated[HypervisorSection, Tag(HypervisorSection.__name__)], Discriminator(_kind)
+    Annotated[str, Tag("uri")] | Annotated[HypervisorSection, Tag(HypervisorSection.__name__)],
+    Discriminator(lambda value: "uri" if isinstance(value, str) else HypervisorSection.__name__),
 ]
 
 

@@ -183,7 +183,8 @@ class PackageCache:
             EnvironmentUnfit: a tool or Debian's keyring is missing.
             ImageError: the mirror cannot be reached, has no such package, or a file is damaged.
         """
-        known = self._folder / f"resolved-{_key(install, without)}.json"
+        key = hashlib.sha256(repr((sorted(install), sorted(without))).encode()).hexdigest()[:12]
+        known = self._folder / f"resolved-{key}.json"
         packages = None if refresh else self._recall(known)
         if packages is None:
             packages = self._download(install, without, advance)
@@ -279,10 +280,6 @@ class PackageCache:
         if os.geteuid() == 0 and not all(each.stat().st_mode & 1 for each in (self._folder, *self._folder.parents)):
             own["APT::Sandbox::User"] = "root"
         return "\n".join([*kept, *(f'{name} "{value}";' for name, value in own.items()), ""])
-
-
-def _key(install: Sequence[str], without: Sequence[str]) -> str:
-    return hashlib.sha256(repr((sorted(install), sorted(without))).encode()).hexdigest()[:12]
 
 
 def _status(without: Sequence[str]) -> str:

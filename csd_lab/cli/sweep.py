@@ -32,6 +32,12 @@ OverOption = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUES", help="batch_size=16,32; with --samples learning_rate=0.01..0.1:log"),
 ]
+ClusterOption = Annotated[
+    str | None, typer.Option(metavar="slurm|local", help="train each run in a task of its own, by submitit")
+]
+ClusterSetOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="of submitit: timeout_min=60, slurm_partition=cpu")
+]
 FolderOption = Annotated[
     Path | None, typer.Option("--runs", help="folder of the sweep; else runs/sweep-JOB. It goes on if it is there")
 ]
@@ -46,12 +52,8 @@ def sweep(
     samples: Annotated[int | None, typer.Option(min=1, help="points that Optuna chooses, in place of all")] = None,
     objective: Annotated[str, typer.Option(help="the figure that says which point is best")] = "accuracy",
     max_parallel: Annotated[int, typer.Option(min=1, max=256, help="so many runs at once")] = 1,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="slurm|local", help="train each run in a task of its own, by submitit")
-    ] = None,
-    cluster_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="of submitit: timeout_min=60, slurm_partition=cpu")
-    ] = None,
+    cluster: ClusterOption = None,
+    cluster_option: ClusterSetOption = None,
     array: ArrayOrDefault = None,
     drives: DrivesOption = None,
     profile: ProfileOption = None,

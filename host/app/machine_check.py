@@ -54,8 +54,9 @@ def check_machine(folder: Path) -> MachineReport:
     torch = _fact("torch", "training", lambda: metadata.version("torch"), "pip install 'csd-emu[host]'")
     qemu = _fact("QEMU", "engine: qemu", lambda: find_qemu().version)
     libvirt = _fact("libvirt", "engine: qemu", _libvirt)
-    room = _fact("memory", "drives", _memory)
-    disk = _fact("disk", "run directories, images", lambda: _disk(folder))
+    room = _fact("memory", "drives", lambda: _free(psutil.virtual_memory().available, "of memory"))
+    existing = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    disk = _fact("disk", "run directories, images", lambda: _free(shutil.disk_usage(existing).free, f"at {existing}"))
     docker = _fact("Docker", "docker-compose up", _docker, "install Docker and start its service")
     processors = MachineFact("processors", f"{os.cpu_count()} ({platform.machine()})", "drives run side by side")
     python = MachineFact("Python", platform.python_version(), "everything")
@@ -79,19 +80,10 @@ def _libvirt() -> str:
     return metadata.version("libvirt-python")
 
 
-def _memory() -> str:
-    free = psutil.virtual_memory().available
+def _free(free: int, what: str) -> str:
     if free < _LEAST_BYTES:
-        raise EnvironmentUnfit(f"{format_bytes(free)} are free; close programs, or use fewer drives")
+        raise EnvironmentUnfit(f"{format_bytes(free)} {what} are free; free more than {format_bytes(_LEAST_BYTES)}")
     return f"{format_bytes(free)} free"
-
-
-def _disk(folder: Path) -> str:
-    existing = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    free = shutil.disk_usage(existing).free
-    if free < _LEAST_BYTES:
-        raise EnvironmentUnfit(f"{format_bytes(free)} are free at {existing}; free some")
-    return f"{format_bytes(free)} free at {existing}"
 
 
 def _docker() -> str:

@@ -94,20 +94,17 @@ app.add_typer(ci_app, name="ci")
 add_commands(app)
 
 
-def _tell_more(name: str) -> str | None:
-    """Return what stands below the help of a command; nothing of one from another package."""
-    example, page = HELP.get(name, ("", ""))
-    return f"Example: csd-emu {example}\n\nMore: csd-emu docs {page}" if example else None
-
-
+_EPILOG_OF = {
+    name: f"Example: csd-emu {example}\n\nMore: csd-emu docs {page}" for name, (example, page) in HELP.items()
+}
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 for command_info in app.registered_commands:
     name = command_info.name or getattr(command_info.callback, "__name__", "")
     command_info.rich_help_panel = _PANEL_OF.get(str(name), _OTHERS)
-    command_info.epilog = _tell_more(str(name))
+    command_info.epilog = _EPILOG_OF.get(str(name))
 for group_info in app.registered_groups:
     group_info.rich_help_panel = _PANEL_OF.get(group_info.name or "", _OTHERS)
-    group_info.epilog = _tell_more(str(group_info.name))
+    group_info.epilog = _EPILOG_OF.get(str(group_info.name))
 
 
 def _print_version(asked: bool) -> None:

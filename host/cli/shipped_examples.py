@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +49,7 @@ def print_examples(report: ExamplesReport) -> None:
 
 
 MONITORING = "monitoring"
-# Where an example has the JSON schemas of its files, and where they are in a clone.
-SCHEMAS, _SCHEMAS_IN_CLONE = ".schemas", "../../docs/schemas/"
+_SCHEMAS_IN_CLONE = b"$schema=../../docs/schemas/"
 _TITLES = {MONITORING: "Prometheus' recording and alerting rules, and Grafana's dashboards"}
 
 
@@ -81,10 +79,10 @@ def list_pages() -> dict[str, Path]:
     return {path.stem: path for path in sorted(packaged_folder("host", "docs", "docs").glob("*.md"))}
 
 
-def write_example(name: str, folder: Path, schema_of: Callable[[str], str]) -> list[Path]:
+def write_example(name: str, folder: Path) -> list[Path]:
     """Write an example's files into `folder`, which is made; nothing that is there is overwritten.
 
-    `schema_of` returns the JSON schema of a kind of file, which goes with them for editors.
+    What an editor checks them by, in the first lines, is the installed JSON schema.
 
     Raises:
         ConfigurationError: there is none of this name, or a file is there already; nothing was written.
@@ -95,25 +93,12 @@ def write_example(name: str, folder: Path, schema_of: Callable[[str], str]) -> l
     files = {folder / place: source for place, source in examples[name].files.items()}
     if there := [path for path in files if path.exists()]:
         raise ConfigurationError(f"{there[0]} is there already, nothing was written; give another folder")
-    schemas: set[Path] = set()
+    schemas = f"$schema={packaged_folder('host', 'docs', 'docs') / 'schemas'}/"
     with writing(folder, "give another folder"):
         for path, source in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, path)
-            if path.suffix == ".yaml":
-                schemas |= _write_schemas(path, folder / SCHEMAS, schema_of)
-    return [*files, *sorted(schemas)]
-
-
-def _write_schemas(path: Path, folder: Path, schema_of: Callable[[str], str]) -> set[Path]:
-    """Write the schemas that an editor checks the file at `path` by into `folder`, name them there, and return them."""
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace(f"$schema={_SCHEMAS_IN_CLONE}", f"$schema={SCHEMAS}/"), encoding="utf-8")
-    names = re.findall(rf"\$schema={_SCHEMAS_IN_CLONE}(\S+)\.json", text)
-    for name in names:
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.json").write_text(schema_of(name), encoding="utf-8")
-    return {folder / f"{name}.json" for name in names}
+            path.write_bytes(source.read_bytes().replace(_SCHEMAS_IN_CLONE, schemas.encode()))
+    return list(files)
 
 
 def _example(folder: Path) -> Example:

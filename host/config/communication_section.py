@@ -79,10 +79,7 @@ class CommunicationSection(Config):
         return replace(usual, slice_bytes=slice_bytes, credit_bytes=credit_bytes)
 
 
-def _expand(value: object) -> object:
-    """Return the mapping that a schedule alone stands for."""
-    return {"schedule": value} if isinstance(value, str) else value
-
-
+# The mapping that a schedule alone stands for.
+_EXPAND = BeforeValidator(lambda value: {"schedule": value} if isinstance(value, str) else value)
 _ALONE = ShortForm(lambda: {"type": "string", "enum": list(TRANSFER_TUNER.names)})
-CommunicationKey = Annotated[CommunicationSection, BeforeValidator(_expand), _ALONE]
+CommunicationKey = Annotated[CommunicationSection, _EXPAND, _ALONE]

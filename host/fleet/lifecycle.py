@@ -303,7 +303,9 @@ def _identity(
     # A real drive has a certificate of its own, and no key crosses the network for it.
     own = device.engine == REMOTE
     lent = lent_uri(request.config.name, request.run)
-    credential = Credential("", "") if own else authority.issue_device(device.name, _until(request.config), lent)
+    # Of an `up` certificates end some day; an authority that ends with the array has no need of that.
+    until = None if request.config.inventory is None else datetime.datetime.now(datetime.UTC) + LENT_LIFETIME
+    credential = Credential("", "") if own else authority.issue_device(device.name, until, lent)
     return Identity(
         array=request.config.name,
         device=device.name,
@@ -317,11 +319,6 @@ def _identity(
         key_pem=credential.key_pem,
         data=device.data or "",
     )
-
-
-def _until(config: ArrayConfig) -> datetime.datetime | None:
-    """Return when certificates end that are issued for an `up`; None where their authority ends with the array."""
-    return None if config.inventory is None else datetime.datetime.now(datetime.UTC) + LENT_LIFETIME
 
 
 def _plan(array: str, run: str, device: Device, record: ShardRecord, identity: Identity) -> DevicePlan:

@@ -58,7 +58,7 @@ class Exporter:
     def __enter__(self) -> Exporter:
         for port in self._ports:
             try:
-                self._server = make_server(str(self._address), port, self._answer, WebServer, RequestHandler)
+                self._server = server = make_server(str(self._address), port, self._answer, WebServer, RequestHandler)
                 break
             except OSError as error:
                 if port == self._ports[-1]:
@@ -66,7 +66,7 @@ class Exporter:
                         f"host.metrics_port: cannot listen on {self._address}:{port} ({error.strerror}); "
                         "free it, or set another"
                     ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
         self._thread.start()
         return self
 

@@ -96,10 +96,10 @@ def test_a_job_is_checked_with_the_array_beside_it(workshop: Workshop, csd_emu: 
     assert (told.code, "are two files swapped?" in told.err) == (2, True)
 
 
-def test_the_page_is_opened_as_the_run_begins(workshop: Workshop) -> None:
+def test_the_page_is_opened_as_the_run_begins(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     opener = workshop.write("xdg-open", f'#!/bin/sh\necho "$1" >> {workshop.folder}/opened\n')
     opener.chmod(0o755)
-    workshop.environment["PATH"] = f"{workshop.folder}:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", f"{workshop.folder}:{os.environ['PATH']}")
     job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
     done = workshop.run("run", job, "--drives", "2", "--engine", "native", "--runs", workshop.runs, "--open")
     assert done.code == 0

@@ -123,7 +123,10 @@ def domain_xml(spec: DomainSpec) -> str:
         element("on_reboot", "destroy"),
         element("on_crash", "destroy"),
         _devices(spec),
-        element(f"{{{QEMU_NAMESPACE}}}commandline", *(_argument(each) for each in _arguments(spec))),
+        element(
+            f"{{{QEMU_NAMESPACE}}}commandline",
+            *(element(f"{{{QEMU_NAMESPACE}}}arg", value=each) for each in _arguments(spec)),
+        ),
         type="qemu",
     )
     ElementTree.indent(domain)
@@ -161,10 +164,6 @@ def _devices(spec: DomainSpec) -> ElementTree.Element:
         element("controller", type="virtio-serial", index="0"),
         element("memballoon", model="none"),
     )
-
-
-def _argument(text: str) -> ElementTree.Element:
-    return element(f"{{{QEMU_NAMESPACE}}}arg", value=text)
 
 
 def _arguments(spec: DomainSpec) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from host.app.python_api.run_result import RunResult
 from host.monitoring.runs.run_comparison import FigureColumn, RunComparison, compare_runs
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Group = RunResult | Sequence[RunResult]
+_FORMAT: Any = {"float_format": "{:.5g}".format, "na_rep": ""}
 
 
 class ComparedRuns:
@@ -34,7 +35,17 @@ class ComparedRuns:
         """One row a figure; of each group after the first also the difference, and whether it is more than noise."""
         from host.monitoring.runs.run_tables import make_frame
 
-        return make_frame(self._rows())
+        return make_frame(
+            [
+                {"figure": row.figure, "clock": row.clock}
+                | {
+                    key: value
+                    for name, column in zip(self.data.names, row.columns, strict=True)
+                    for key, value in _cells(name, column).items()
+                }
+                for row in self.data.figures
+            ]
+        )
 
     def plot(self) -> Figure:
         """Return accuracy over rounds and array seconds, a line a run."""
@@ -43,37 +54,16 @@ class ComparedRuns:
 
         return draw_figure(curve_charts(self._groups))
 
-    def _rows(self) -> list[dict[str, object]]:
-        return [
-            {"figure": row.figure, "clock": row.clock}
-            | {
-                key: value
-                for name, column in zip(self.data.names, row.columns, strict=True)
-                for key, value in _cells(name, column).items()
-            }
-            for row in self.data.figures
-        ]
-
     def __repr__(self) -> str:
-        """Return the table as text."""
-        rows = [list(self._rows()[0]), *([_text(value) for value in row.values()] for row in self._rows())]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        different = [f"{key}: {' | '.join(map(str, values))}" for key, values in self.data.configuration.items()]
-        return "\n".join([*(line.rstrip() for line in lines), *different])
+        """Return the table as text, and what differs in configuration."""
+        return "\n".join([self.table.to_string(index=False, **_FORMAT), *self._different()])
 
     def _repr_html_(self) -> str:
-        rows = self._rows()
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(value))}</td>" for value in row.values()) + "</tr>"
-            for row in rows
-        )
-        different = "".join(
-            f"<li>{html.escape(key)}: {html.escape(' | '.join(map(str, values)))}</li>"
-            for key, values in self.data.configuration.items()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{different}</ul>"
+        different = "".join(f"<li>{html.escape(line)}</li>" for line in self._different())
+        return f"{self.table.to_html(index=False, **_FORMAT)}<ul>{different}</ul>"
+
+    def _different(self) -> list[str]:
+        return [f"{key}: {' | '.join(map(str, values))}" for key, values in self.data.configuration.items()]
 
 
 def compare(*groups: Group) -> ComparedRuns:
@@ -100,7 +90,3 @@ def _cells(name: str, column: FigureColumn) -> dict[str, object]:
     if column.verdict:
         cells |= {f"{name}: difference": column.difference, f"{name}: verdict": column.verdict}
     return cells
-
-
-def _text(value: object) -> str:
-    return "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)

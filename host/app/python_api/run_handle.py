@@ -48,9 +48,12 @@ class Run(ABC):
     def directory(self) -> Path | None:
         """Its run directory, once it has one."""
 
-    @abstractmethod
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until it has ended, and return whether it has; without a limit, for as long as it takes."""
+        with contextlib.suppress(DeviceError):
+            for _ in self._until_done(timeout_seconds, "the run has not ended"):
+                pass
+        return self.done
 
     @abstractmethod
     def cancel(self) -> None:
@@ -149,12 +152,6 @@ class SubmittedRun(Run):
         """Its run directory, once it has one."""
         return self._ticket.directory
 
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until it has ended, and return whether it has."""
-        with contextlib.suppress(TimeoutError):
-            self._ticket.result(timeout_seconds)
-        return self.done
-
     def cancel(self) -> None:
         """End it after what it does now."""
         if not self.done:
@@ -188,13 +185,6 @@ class OpenedRun(Run):
     def directory(self) -> Path:
         """Its run directory."""
         return self._path
-
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until it has ended, and return whether it has."""
-        with contextlib.suppress(DeviceError):
-            for _ in self._until_done(timeout_seconds, "the run has not ended"):
-                pass
-        return self.done
 
     def cancel(self) -> None:
         """End it after what it does now."""

@@ -15,7 +15,7 @@ import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class _Collected:
         """Add a class or function, and what it uses before it."""
         self._known.add(made.__name__)
         source, first_line = read_source(made)
-        values = _globals_of(made)
+        values = made.__globals__ if isinstance(made, types.FunctionType) else vars(sys.modules[made.__module__])
         local = "<locals>" in made.__qualname__
         for name, line, in_class_body in _global_names(source):
             where = f"{made.__name__}, line {first_line + line - 1}: {name!r}"
@@ -161,10 +161,6 @@ def _global_names(source: str) -> list[tuple[str, int, bool]]:
             if symbol.is_referenced() and symbol.is_global() and not hasattr(builtins, name := symbol.get_name()):
                 found[name] = found.get(name, False) or table.get_type() == "class"
     return sorted(((name, lines.get(name, 1), body) for name, body in found.items()), key=lambda each: each[1])
-
-
-def _globals_of(made: Any) -> Mapping[str, Any]:
-    return made.__globals__ if isinstance(made, types.FunctionType) else vars(sys.modules[made.__module__])
 
 
 def _free_values(made: Any) -> frozenset[str]:

@@ -37,7 +37,7 @@ from host.cli.common_options import (
 )
 from host.config.array_files import find_array
 from host.config.overrides import NO_KEYS, chosen_keys
-from host.core.console import StageProgress, console, print_failures, print_json, print_summary
+from host.core.console import StageProgress, console, errors, print_failures, print_json, print_summary
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
 
@@ -49,6 +49,10 @@ JobArgument = Annotated[Path | None, typer.Argument(metavar="JOB.YAML", help="wh
 ServersOption = Annotated[
     Path | None,
     typer.Option("--servers", metavar="SERVERS.YAML", help="servers that train together, in place of --array"),
+]
+ServerOption = Annotated[str | None, typer.Option("--server", metavar="NAME", help="which of them this is")]
+CalibrateOption = Annotated[
+    bool, typer.Option("--calibrate", help="measure first what the model's steps cost, if no table says it")
 ]
 ResumeOption = Annotated[
     Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
@@ -70,10 +74,8 @@ def run(
     placement: PlacementOption = None,
     prefer: PreferOption = None,
     servers: ServersOption = None,
-    server: Annotated[str | None, typer.Option("--server", metavar="NAME", help="which of them this is")] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="measure first what the model's steps cost, if no table says it")
-    ] = False,
+    server: ServerOption = None,
+    calibrate: CalibrateOption = False,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     resume: ResumeOption = None,
     trust: Trust = False,
@@ -83,11 +85,6 @@ def run(
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
     shown: list[Summary] = []
-
-    def show_and_stay(summary: Summary) -> None:
-        shown.append(summary)
-        _show(summary, as_json, stays=True)
-
     options = {"tuner": tuner, "placement": placement, "planner.prefer": prefer, "seed": seed, "name": name}
     with contextlib.ExitStack() as stack:
         if resume is not None:
@@ -103,7 +100,7 @@ def run(
             from host.app.resume import resume_run
 
         progress = stack.enter_context(StageProgress(quiet=as_json))
-        staying = runner.Stay(show_and_stay) if stay else None
+        staying = runner.Stay(partial(_show, as_json=as_json, stayed=shown)) if stay else None
         if resume is not None:
             summary = resume_run(resume, engine, Paths.default(), progress, as_json, staying, trust)
         else:
@@ -114,12 +111,14 @@ def run(
     raise typer.Exit(0 if summary.reached else 1)
 
 
-def _show(summary: Summary, as_json: bool, stays: bool = False) -> None:
+def _show(summary: Summary, as_json: bool, stayed: list[Summary] | None = None) -> None:
+    """Print how a run ended; of one that stays it is kept in `stayed`."""
     print_json(summary) if as_json else print_summary(summary)
     if not as_json:
         print_failures(summary.failures)
-    if stays and not as_json:
-        console.print("drives, metrics and live page stay until Ctrl-C")
+    if stayed is not None:
+        stayed.append(summary)
+        errors.print("drives, metrics and live page stay until Ctrl-C")
 
 
 def _check_resumed(*given: object) -> None:

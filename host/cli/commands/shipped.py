@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import pydoc
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markdown import Markdown
 
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from host.cli.common_options import Json, complete_example, complete_profile, complete_schema
 from host.cli.shipped_examples import ExamplesReport, NamedText
-from host.core.console import console, figures_table, print_json, print_line
+from host.core.console import console, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
 
@@ -41,10 +40,9 @@ def example(
     as_json: Json = False,
 ) -> None:
     """Write the files of an example, such as quickstart, or list the examples."""
-    from host.cli.schemas import find_schema
     from host.cli.shipped_examples import list_examples, print_examples, write_example
 
-    written = [] if name is None else write_example(name, folder or Path(name), find_schema)
+    written = [] if name is None else write_example(name, folder or Path(name))
     entries = [NamedText(each.name, each.title) for each in list_examples().values()]
     report = ExamplesReport(entries, [str(path) for path in written])
     print_json(report) if as_json else print_examples(report)
@@ -78,9 +76,7 @@ def docs(
         return
     if page not in pages:
         raise ConfigurationError(f"there is no page {page!r}; {hint_at(page, pages, 'csd-emu docs lists them')}")
-    text = pages[page].read_text(encoding="utf-8")
-    with console.pager(styles=True) if console.is_terminal else contextlib.nullcontext():
-        console.print(Markdown(text), soft_wrap=False) if console.is_terminal else print_line(text)
+    pydoc.pager(pages[page].read_text(encoding="utf-8"))
 
 
 def doctor(as_json: Json = False) -> None:

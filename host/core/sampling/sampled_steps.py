@@ -326,7 +326,10 @@ class SampledSteps:
         """Return how far all that was taken since the last record rests on samples."""
         totals, self._totals = self._totals, defaultdict(DriveTotals)
         counted, self._counted_steps = self._counted_steps, 0
-        seconds = {device: self._seconds(each) for device, each in totals.items()}
+        seconds = {
+            device: each.own_seconds + math.fsum(n * self._mean_seconds(s) for s, n in each.taken.items())
+            for device, each in totals.items()
+        }
         steps = sum(n for each in totals.values() for s, n in (each.taken + each.own).items() if s.stage != ENCODE)
         whole = math.fsum(seconds.values())
         drives = {
@@ -344,9 +347,6 @@ class SampledSteps:
             strata=list_strata(self.strata, self._stood_for),
             drives=drives,
         )
-
-    def _seconds(self, totals: DriveTotals) -> float:
-        return totals.own_seconds + math.fsum(n * self._mean_seconds(s) for s, n in totals.taken.items())
 
     def _mean_seconds(self, stratum: Stratum) -> float:
         mean = self.mean(stratum)

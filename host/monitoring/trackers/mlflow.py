@@ -23,11 +23,8 @@ class MlflowTracker:
     """Logs parameters, tags, metrics and files."""
 
     packages = ("mlflow",)
-
-    def __init__(self) -> None:
-        """Connect to nothing yet."""
-        self._client: MlflowClient | None = None
-        self._run = ""
+    _client: MlflowClient | None = None
+    _run = ""
 
     def begin(self, run: TrackedRun) -> None:
         """Make MLflow's run."""

@@ -18,10 +18,7 @@ class CsvTracker:
 
     packages: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[Literal["csv", "parquet"]] = "csv"
-
-    def __init__(self) -> None:
-        """Write nothing yet."""
-        self._directory: Path | None = None
+    _directory = Path()
 
     def begin(self, run: TrackedRun) -> None:
         """Note where the run is."""
@@ -32,8 +29,7 @@ class CsvTracker:
 
     def finish(self, files: list[Path]) -> None:
         """Write the tables."""
-        if self._directory is not None:
-            write_tables([load_run(self._directory)], self._directory / "tables", self.kind)
+        write_tables([load_run(self._directory)], self._directory / "tables", self.kind)
 
 
 @TRACKER.register("parquet", "The same tables as Parquet; needs csd-emu[parquet].")

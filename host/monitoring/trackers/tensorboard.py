@@ -19,9 +19,7 @@ class TensorBoardTracker:
 
     packages = ("tensorboard",)
 
-    def __init__(self) -> None:
-        """Write nothing yet."""
-        self._writer: SummaryWriter | None = None
+    _writer: SummaryWriter | None = None
 
     def begin(self, run: TrackedRun) -> None:
         """Open the event file."""

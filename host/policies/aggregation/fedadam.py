@@ -52,7 +52,12 @@ class FedAdam:
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new weights, and move the moments on (see `Strategy.aggregate`)."""
         buffers = mean_of_buffers(contributions, self._parameters)
-        means = weighted_mean([(part.samples, self._doubled(part.weights)) for part in contributions])
+        means = weighted_mean(
+            [
+                (part.samples, {n: a.astype(np.float64) for n, a in part.weights.items() if n in self._parameters})
+                for part in contributions
+            ]
+        )
         return {
             name: buffers[name] if name in buffers else self._stepped(name, before, means[name])
             for name, before in global_weights.items()
@@ -71,9 +76,6 @@ class FedAdam:
         self._second = {
             n.removeprefix(_SECOND): a.astype(np.float64) for n, a in state.items() if n.startswith(_SECOND)
         }
-
-    def _doubled(self, weights: Mapping[str, Array]) -> Mapping[str, Array]:
-        return {name: weights[name].astype(np.float64) for name in weights if name in self._parameters}
 
     def _stepped(self, name: str, before: Array, mean: Array) -> Array:
         start = before.astype(np.float64)

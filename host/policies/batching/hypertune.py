@@ -153,7 +153,11 @@ class HyperTune:
         slowdowns = self.slowdowns
         parts = [
             f"{self._names[number]} {_pace(float(slowdowns[number]))}, "
-            f"{_records(int(decision.before[number]), int(decision.after[number]))}"
+            + (
+                f"{decision.before[number]:.0f} to {decision.after[number]:.0f} records"
+                if decision.after[number]
+                else f"parked (had {decision.before[number]:.0f} records)"
+            )
             for number in changed
         ]
         reason = f"seen in step {step}: " + "; ".join(parts)
@@ -164,7 +168,3 @@ def _pace(slowdown: float) -> str:
     if slowdown == 1:
         return "is as fast as its table"
     return f"takes {slowdown:.2f} times its table's seconds"
-
-
-def _records(before: int, after: int) -> str:
-    return f"{before} to {after} records" if after else f"parked (had {before} records)"

@@ -106,7 +106,8 @@ def _settle_cut(
     first: CutChoice, planned: Callable[[str], Mapping[str, int]], store: CalibrationStore, decide: Decide
 ) -> CutChoice:
     rivals = dict[str, CutChoice]()
-    tried = [first.request.batches, *(_scaled(first.request.batches, by) for by in _SCALES)]
+    begun = first.request.batches
+    tried = [begun, *({node: max(1, round(by * batch)) for node, batch in begun.items()} for by in _SCALES)]
     for batches in tried:  # which grow on the way
         with suppress(ConfigurationError):  # with these batches nothing fits
             layer = (
@@ -135,10 +136,6 @@ def _settle_cut(
 
 def _unmoved(first: CutChoice, reason: str) -> CutChoice:
     return replace(first, decision=decide_for(first.situation, None, reason))
-
-
-def _scaled(batches: Mapping[str, int], by: float) -> dict[str, int]:
-    return {node: max(1, round(by * batch)) for node, batch in batches.items()}
 
 
 def _with_batches(first: CutChoice, batches: Mapping[str, int], store: CalibrationStore) -> CutChoice:
