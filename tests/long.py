@@ -27,6 +27,7 @@ SECONDS: dict[str, float] = {
     "tests/integration/test_communication_run.py": 140,
     "tests/integration/test_interrupt.py": 60,
     "tests/integration/test_live_page.py": 55,
+    "tests/integration/test_lowest_versions.py": 60,
     "tests/integration/test_observed_run.py": 55,
     "tests/integration/test_placement_run.py": 240,
     "tests/integration/test_planned_run.py": 140,

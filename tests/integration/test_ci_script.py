@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import ROOT
 
@@ -81,3 +82,11 @@ def test_without_what_all_need_nothing_else_is_tried(clone: Path) -> None:
 def test_what_changed_and_how_long_can_be_said(clone: Path) -> None:
     _, _, steps = run(clone, CSD_CI_SINCE="abc", CSD_CI_LONG_MINUTES="5")
     assert steps[-1].startswith("test-third ARGS=--long-minutes=5 --changed-since=abc")
+
+
+def test_the_steps_of_the_github_action_are_shell_scripts() -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    scripts = [step["run"] for step in action["runs"]["steps"] if "run" in step]
+    assert scripts
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)

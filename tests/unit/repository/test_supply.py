@@ -71,8 +71,11 @@ def test_the_image_installs_nothing_but_the_locks() -> None:
     assert own.count("--no-deps") == 3
 
 
+ACTION = ROOT / "action.yml"
+
+
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "examples").rglob("github-actions.yml")), ids=lambda path: path.parent.name
+    "path", [ACTION, *sorted((ROOT / "examples").rglob("github-actions.yml"))], ids=lambda path: path.parent.name
 )
 def test_actions_are_pinned_by_commit(path: Path) -> None:
     uses = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
@@ -80,6 +83,19 @@ def test_actions_are_pinned_by_commit(path: Path) -> None:
     for action, comment in uses:
         assert re.fullmatch(r"[\w.-]+(/[\w.-]+)+@[0-9a-f]{40}", action), action
         assert re.fullmatch(r" +# v\d+\.\d+\.\d+", comment), action
+
+
+def test_the_action_is_composite_and_uses_the_inputs_that_it_has() -> None:
+    text = ACTION.read_text(encoding="utf-8")
+    action = yaml.safe_load(text)
+    assert action["runs"]["using"] == "composite"
+    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(action["inputs"])
+    assert all(each["description"] for each in action["inputs"].values())
+    identities = {step["id"] for step in action["runs"]["steps"] if "id" in step}
+    assert set(re.findall(r"steps\.([\w-]+)\.", text)) <= identities
+    for step in action["runs"]["steps"]:
+        assert ("uses" in step) != (step.get("shell") == "bash" and "run" in step)
+        assert "${{" not in step.get("run", "")  # what is put into a script is run by it
 
 
 def test_drives_have_no_way_out_and_no_rights() -> None:
