@@ -286,10 +286,13 @@ class ArrayConfig(Config):
                 name = group.drives[place]
             else:
                 seen[group.name] = seen.get(group.name, -1) + 1
-                digits = max(2, len(str(len(each) - 1)))
-                name = f"{group.name}-{seen[group.name]:0{digits}d}"
+                name = f"{group.name}-{seen[group.name]:0{self._digits(group, len(each))}d}"
             named.append((name, group))
         return named
+
+    def _digits(self, group: DeviceGroup, drives: int) -> int:
+        """Return how many digits the numbers of a group have, in an array of so many drives."""
+        return max(2, len(str(drives - 1)))
 
     def engine_of(self, group: DeviceGroup) -> EngineName:
         """Return what the drives of a group run on: processes in place of virtual machines if steps are sampled."""

@@ -192,10 +192,10 @@ def parse_config(content: dict[str, Any], kind: type[Model], where: str | Path) 
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
 
 
-def _kind_meant(content: Mapping[str, Any], kind: type[BaseModel]) -> str:
+def _kind_meant(content: object, kind: type[BaseModel]) -> str:
     """Return what to say of a file of another kind; empty if it is of this one, as far as can be seen."""
     meant, telling = getattr(kind, "file_kind", ("", ""))
-    if not meant or telling in content:
+    if not meant or not isinstance(content, dict) or telling in content:
         return ""
     kinds = (each.file_kind for each in Config.__subclasses__())
     found = (name for name, key in kinds if isinstance(content.get(key), str | list | dict))

@@ -33,8 +33,7 @@ def measure_missing(config: ArrayConfig, job: JobConfig, spec: ModelSpec, paths:
     if not native or config.clock not in MODELLING_CLOCKS:
         return
     dataset, store = load_dataset(job.data.source, job.seed), find_tables(config)
-    channels, height, width = dataset.images.shape[1:]
-    shape = (channels, height, width)
+    shape = dataset.shape
     if all(store.find(spec, shape, profile) for profile in native):
         return
     batches, wall_seconds = plan_table(Evaluator(spec, dataset, job.seed).layers(), job.batch_size)

@@ -288,9 +288,7 @@ def make_inputs(
         CalibrationError: the array's clock needs a table that is missing.
         ModelError: the model cannot be built, or does not take the data.
     """
-    channels, height, width = dataset.images.shape[1:]
-    shape = (channels, height, width)
-    models, cycles = find_models(config, spec, shape, store), find_cycles(config, spec, shape, store)
+    models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
     return JobInputs(config, job, spec, dataset, evaluator or Evaluator(spec, dataset, job.seed), models, cycles=cycles)
 
 

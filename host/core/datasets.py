@@ -46,6 +46,12 @@ class Dataset:
     class_names: tuple[str, ...] = ()
 
     @property
+    def shape(self) -> Shape:
+        """Channels, height and width of a record."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    @property
     def classes(self) -> int:
         """How many classes there are."""
         return len(self.class_names) or int(max(self.labels.max(), self.test_labels.max())) + 1

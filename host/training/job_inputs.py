@@ -31,8 +31,7 @@ class JobData:
     @property
     def shape(self) -> Shape:
         """Channels, height and width of a record."""
-        channels, height, width = self.dataset.images.shape[1:]
-        return channels, height, width
+        return self.dataset.shape
 
     @property
     def record_bytes(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT
+from tests import ROOT
 
 EXTRAS = ("host", "notebook", "sweep", "slurm", "tensorboard", "mlflow", "parquet")
 WHOLE = f"csd-emu[{','.join(EXTRAS)}] @ {ROOT.as_uri()}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from csd_emu.profiles.calibration import load_table
+from csd_emu.util.paths import Paths
 from tests.support.commands import ARRAY
 from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
@@ -35,6 +36,28 @@ def tables() -> Iterator[list[Path]]:
     yield paths
     for path in paths:
         path.unlink()
+
+
+def test_a_run_measures_what_no_table_has_once(workshop: VmWorkshop, net: Path, tables: list[Path]) -> None:
+    net.write_text(net.read_text(encoding="utf-8").replace("(width, 3)", "(width, 10)"), encoding="utf-8")
+    job = {"model": f"{net}:build", "model_arguments": {"width": 16}, "data": {"source": "digits"}, "rounds": 1}
+    path = workshop.write("calibrated.yaml", job)
+    array = workshop.write("auto.yaml", ARRAY | {"calibrate": "auto", "engine": "native"})
+    drives = ["--drives", "2", "--engine", "native", "--runs", str(workshop.runs), "--json"]
+    hint = workshop.run("run", str(path), *drives[:-1], seconds=400)
+    assert "csd-emu run --calibrate" in hint.out
+    begun = set(calibration_tables())
+    first = workshop.run("run", str(path), *drives, "--calibrate", seconds=400)
+    assert first.json("run")["clock"] == "modelled", first.err
+    tables += set(calibration_tables()) - begun
+    assert len(tables) == 1
+    again = workshop.run("run", str(path), "--array", str(array), "--runs", str(workshop.runs), "--json", seconds=100)
+    assert again.json("run")["clock"] == "modelled"
+    assert "measure" not in again.err
+
+
+def calibration_tables() -> list[Path]:
+    return list(Paths.default().calibration.glob("*.json"))
 
 
 def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net: Path, tables: list[Path]) -> None:

@@ -26,7 +26,7 @@ from host.core.owned_files import write_whole
 FORMAT = 1
 # What moves none of the figures, and may be another on each runner.
 _FREE_JOB_KEYS = {"checkpoint", "watchdog", "on_failure"}
-_FREE_ARRAY_KEYS = {"name", "engine", "hypervisors", "spread", "memory", "samplers"}
+_FREE_ARRAY_KEYS = {"name", "engine", "hypervisors", "spread", "memory", "samplers", "calibrate"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
 

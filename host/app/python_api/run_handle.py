@@ -18,12 +18,11 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CsdError, DeviceError, RunCancelled
 from host.app.python_api.array_connection import Ticket
 from host.app.python_api.run_result import RunResult, load_result
+from host.monitoring.run_directory import RECORDS_FILE
 from host.monitoring.runs.run_listing import is_running
 
 if TYPE_CHECKING:
     from host.core.summary import Summary
-
-log = logging.getLogger(__name__)
 
 RUN_SECONDS = 1800.0
 _POLL_SECONDS = 0.05
@@ -88,7 +87,7 @@ class Run(ABC):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield what the run has written down so far: rounds and events, in order."""
-        yield from read_records(self.directory)
+        yield from read_records(self.directory)[0]
 
     def logs(self) -> list[str]:
         """Return what happened to drives so far, a line each."""
@@ -101,13 +100,12 @@ class Run(ABC):
         Raises:
             DeviceError: it takes longer than so many seconds of wall time.
         """
-        seen = 0
+        read = 0
         for _ in self._until_done(timeout_seconds, "the run has not ended"):
-            rounds = [record for record in self.records() if record["kind"] == "round"]
-            for record in rounds[seen:]:
-                if on_round(record) is True:
+            records, read = read_records(self.directory, read)
+            for record in records:
+                if record["kind"] == "round" and on_round(record) is True:
                     self.cancel()
-            seen = len(rounds)
 
     def wait_for_round(self, number: int, timeout_seconds: float = RUN_SECONDS) -> None:
         """Wait until round `number` is done.
@@ -140,7 +138,7 @@ class SubmittedRun(Run):
 
     def __init__(self, ticket: Ticket, cancel: Callable[[], object]) -> None:
         """Take the ticket for the answer, and what cancels the run."""
-        self._ticket, self._cancel, self._hinted = ticket, cancel, False
+        self._ticket, self._cancel = ticket, cancel
 
     @property
     def done(self) -> bool:
@@ -163,9 +161,8 @@ class SubmittedRun(Run):
         from host.core.summary import Summary
 
         answer = self._ticket.take(timeout_seconds)
-        if (hint := answer.get("hint")) is not None and not self._hinted:
-            log.warning("%s", hint)
-        self._hinted = True
+        if (hint := answer.pop("hint", None)) is not None:  # said once
+            logging.getLogger(__name__).warning("%s", hint)
         return msgspec.convert(answer["summary"], Summary)
 
 
@@ -216,9 +213,11 @@ def open_run(directory: str | os.PathLike[str]) -> Run:
     return OpenedRun(load_result(directory).directory)
 
 
-def read_records(directory: Path | None) -> list[dict[str, Any]]:
-    """Return the records of a run directory, without a last line that is being written."""
-    path = None if directory is None else directory / "records.jsonl"
-    if path is None or not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+def read_records(directory: Path | None, start: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """Return the records of a run directory from a byte on, and where those that are not yet written will begin."""
+    if directory is None or not (path := directory / RECORDS_FILE).exists():
+        return [], start
+    with open(path, "rb") as file:
+        file.seek(start)
+        whole = file.read().rpartition(b"\n")
+    return [json.loads(line) for line in whole[0].splitlines()], start + len(whole[0]) + len(whole[1])

@@ -165,7 +165,7 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     old = job().model_dump(mode="json", exclude=left_out)
     old["sync"]["patience"] = old["sync"].pop("straggler_factor")
     del old["sync"]["max_host_share"], old["sync"]["tuning"]["objective"]
-    later = {"core_model", "samplers"}
+    later = {"core_model", "samplers", "calibrate"}
     devices = array.model_dump(mode="json", exclude={"hypervisors", "spread", "memory", "host", *later})
     host = array.host.model_dump(mode="json", exclude={"address", "port", "metrics_port", "names", "power_cap"})
     assert hashlib.sha256(msgspec.json.encode([devices, host, old, None, []], order="sorted")).hexdigest() == hashes[0]

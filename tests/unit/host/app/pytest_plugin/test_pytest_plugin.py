@@ -112,9 +112,23 @@ def test_an_answer_comes_once_and_can_be_taken_again_and_an_error_keeps_its_clas
 
 
 def test_records_without_a_directory_or_with_a_torn_line_are_those_that_are_whole(tmp_path: Path) -> None:
-    assert read_records(None) == read_records(tmp_path) == []
+    assert read_records(None) == read_records(tmp_path) == ([], 0)
     (tmp_path / "records.jsonl").write_text('{"kind":"round"}\n{"kind":"ev')
-    assert read_records(tmp_path) == [{"kind": "round"}]
+    assert read_records(tmp_path) == ([{"kind": "round"}], 17)
+
+
+@given(texts=st.lists(st.text(max_size=5), max_size=5), cuts=st.lists(st.integers(0, 200), max_size=4))
+def test_records_that_are_read_as_they_are_written_come_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], cuts: list[int]
+) -> None:
+    folder, read = tmp_path_factory.mktemp("run"), 0
+    whole = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts)
+    seen: list[object] = []
+    for cut in [*sorted(cuts), len(whole)]:
+        (folder / "records.jsonl").write_bytes(whole[:cut])
+        records, read = read_records(folder, read)
+        seen += records
+    assert seen == [{"text": text} for text in texts]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("planted"), SystemExit(0), AttributeError("planted")])
