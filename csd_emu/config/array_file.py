@@ -187,7 +187,6 @@ class ArrayConfig(Config):
         devices: groups of drives.
     """
 
-    file_kind: ClassVar = ("an array file", "devices")
     synonyms: ClassVar = dict.fromkeys(
         ("drives", "num_drives", "count", "profile"), "devices: [{profile: ..., count: ...}]"
     )

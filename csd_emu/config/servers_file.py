@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -159,8 +159,6 @@ class ServersConfig(Config):
         racks: that they stand in, for simulations; null: one switch that never blocks.
         failures: what fails, for simulations; null: nothing.
     """
-
-    file_kind: ClassVar = ("a servers file", "servers")
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
     servers: list[ServerGroupSection] = Field(min_length=1)

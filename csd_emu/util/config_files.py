@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema
 
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
-from csd_emu.util.yaml_files import find_mark, load_yaml
+from csd_emu.util.yaml_files import find_mark, load_nodes, load_yaml
 from firmware_agent.common import units
 from firmware_agent.common.errors import ConfigurationError, PluginError, UnitError
 
@@ -45,7 +45,6 @@ class Config(BaseModel):
     Attributes:
         former_keys: former name of a key -> its name. Both are read for one release, the former one with a warning.
         synonyms: what a key is called elsewhere -> its name here, which an error suggests.
-        file_kind: of a whole file: what it is called, and the key by which one is known; empty of a section.
     """
 
     model_config = ConfigDict(
@@ -53,7 +52,6 @@ class Config(BaseModel):
     )
     former_keys: ClassVar[Mapping[str, str]] = {}
     synonyms: ClassVar[Mapping[str, str]] = {}
-    file_kind: ClassVar[tuple[str, str]] = ("", "")
 
     @model_validator(mode="before")
     @classmethod
@@ -187,21 +185,28 @@ def parse_config(content: dict[str, Any], kind: type[Model], where: str | Path) 
         if swapped := _kind_meant(content, kind):
             raise ConfigurationError(f"{where}: {swapped}") from error
         details = error.errors(include_url=False)
-        problems = [_located_problem(dict(detail), kind, content, where) for detail in details[:_MOST_PROBLEMS]]
+        file = load_nodes(where) if isinstance(where, Path) and where.is_file() else ({}, None)  # a pipe's text is gone
+        problems = [_located_problem(dict(detail), kind, content, *file) for detail in details[:_MOST_PROBLEMS]]
         problems += [f"and {len(details) - _MOST_PROBLEMS} more"] * (len(details) > _MOST_PROBLEMS)
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
 
 
 def _kind_meant(content: object, kind: type[BaseModel]) -> str:
     """Return what to say of a file of another kind; empty if it is of this one, as far as can be seen."""
-    meant, telling = getattr(kind, "file_kind", ("", ""))
+    meant, telling = FILE_KINDS.get(kind.__name__, ("", ""))
     if not meant or not isinstance(content, dict) or telling in content:
         return ""
-    kinds = (each.file_kind for each in Config.__subclasses__())
-    found = (name for name, key in kinds if isinstance(content.get(key), str | list | dict))
+    found = (name for name, key in FILE_KINDS.values() if isinstance(content.get(key), str | list | dict))
     return next((f"this is {each}, where {meant} is expected; are two files swapped?" for each in found), "")
 
 
+# Of whole files: what each is called, and the key by which one is known.
+FILE_KINDS = {
+    "JobConfig": ("a job file", "model"),
+    "ArrayConfig": ("an array file", "devices"),
+    "ServersConfig": ("a servers file", "servers"),
+    "Inventory": ("an inventory of real drives", "drives"),
+}
 _TOP = "(top level)"
 # More would hide the first, and take long to write.
 _MOST_PROBLEMS, _MOST_SHOWN = 20, 200
@@ -218,13 +223,12 @@ _PLAIN = {
 }
 
 
-def _located_problem(detail: dict[str, Any], kind: type[BaseModel], content: object, where: str | Path) -> str:
+def _located_problem(detail: dict[str, Any], kind: type[BaseModel], content: Any, written: Any, node: Any) -> str:
     location = [part for part in detail["loc"] if not (isinstance(part, str) and _INTERNAL.match(part))]
     location, section = _follow(kind, location)
     told, mark = _problem(detail, location, section), ""
-    # What the command line has in its place stands nowhere in the file, and a pipe's text is gone.
-    if isinstance(where, Path) and where.is_file() and _at(content, location) == _at(load_yaml(where), location):
-        mark = find_mark(where, location)
+    if _at(content, location) == _at(written, location):  # else the command line has something in its place
+        mark = find_mark(node, location)
     return f"{told} ({mark})" if mark else told
 
 
@@ -246,7 +250,7 @@ def _problem(detail: dict[str, Any], location: list[int | str], section: type[Ba
 def _at(content: Any, location: Sequence[int | str]) -> Any:
     """Return the value at `location`; None if there is none."""
     for part in location:
-        inside = isinstance(content, dict) or (isinstance(content, list) and isinstance(part, int))
+        inside = isinstance(content, dict) or (isinstance(content, list) and part in range(len(content)))
         content = (content.get(part) if isinstance(content, dict) else content[part]) if inside else None
     return content
 

@@ -61,14 +61,19 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ConfigurationError(f"{where}: is no valid YAML: {told}") from error
 
 
-def find_mark(path: Path, keys: Sequence[int | str]) -> str:
-    """Return where a key stands in the YAML file at `path`, such as ``line 7, column 3``; empty if it is not there.
+def load_nodes(path: Path) -> tuple[Any, yaml.Node | None]:
+    """Return the values in the YAML file at `path`, and its nodes, for `find_mark` (see `load_yaml`)."""
+    return load_yaml(path), yaml.compose(read_file(path, MOST_BYTES), Loader=_Safe)
+
+
+def find_mark(node: yaml.Node | None, keys: Sequence[int | str]) -> str:
+    """Return where a key stands in a file, such as ``line 7, column 3``; empty if it is not there.
 
     Args:
-        path: a file that `load_yaml` has read.
+        node: the file's (see `load_nodes`).
         keys: those on the way to it, with the number of an entry of a list; a list's entry, too, may be the last.
     """
-    node, mark = yaml.compose(read_file(path, MOST_BYTES), Loader=_Safe), None
+    mark = None
     for key in keys:
         if isinstance(node, yaml.SequenceNode):
             entries = {str(number): (each.start_mark, each) for number, each in enumerate(node.value)}

@@ -36,7 +36,8 @@ ClusterOption = Annotated[
     str | None, typer.Option(metavar="slurm|local", help="train each run in a task of its own, by submitit")
 ]
 ClusterSetOption = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="of submitit: timeout_min=60, slurm_partition=cpu")
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="of submitit: timeout_min=60 (else a day), slurm_partition=a"),
 ]
 FolderOption = Annotated[
     Path | None, typer.Option("--runs", help="folder of the sweep; else runs/sweep-JOB. It goes on if it is there")

@@ -20,6 +20,7 @@ from host.app.python_api.open_array import Array
 from host.config.overrides import NO_KEYS
 
 TASKS_FOLDER = "tasks"
+DAY_MINUTES = 24 * 60
 
 
 class ClusterTasks:
@@ -50,13 +51,14 @@ class ClusterTasks:
         except ImportError as error:
             raise EnvironmentUnfit("tasks are submitted by submitit; pip install 'csd-emu[slurm]'") from error
         self.most, self._runs, self._tasks = most, runs.absolute(), list[Any]()
+        self._closed = False
         self._array = with_whole_paths({**array, "runs": str(self._runs)}, Path.cwd())
         if (file := array.get("file")) is not None:
             self._array["file"] = str(Path(file).absolute())
         try:
             self._executor = submitit.AutoExecutor(self._runs / TASKS_FOLDER, cluster=cluster)
-            self._executor.update_parameters(**{"name": "csd-emu", **options})
-        except (ValueError, TypeError, NameError, RuntimeError) as error:
+            self._executor.update_parameters(**{"name": "csd-emu", "timeout_min": DAY_MINUTES, **options})
+        except (ValueError, TypeError, NameError, RuntimeError, AssertionError) as error:
             raise ConfigurationError(f"sweep: cluster {cluster}: {error}") from error
 
     def train(self, job: JobLike, changes: Mapping[str, Any], point: Point) -> SweptRun:
@@ -67,6 +69,8 @@ class ClusterTasks:
             sources.rmdir()
         task = self._executor.submit(train_task, self._array, with_whole_paths(content, folder.absolute()))
         self._tasks.append(task)
+        if self._closed:  # while it was submitted
+            task.cancel()
         try:
             run: SweptRun = task.result()
         except Exception as error:  # whatever the cluster says of it
@@ -75,7 +79,8 @@ class ClusterTasks:
 
     def close(self) -> None:
         """Cancel what is not done."""
-        for task in self._tasks:
+        self._closed = True
+        for task in list(self._tasks):
             with contextlib.suppress(Exception):  # it ended meanwhile, or the cluster is out of reach
                 if not task.done():
                     task.cancel()

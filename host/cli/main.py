@@ -80,7 +80,7 @@ HELP = {
     "bench": ("bench api --quick", "benchmarks"),
     "clocks": ("clocks job.yaml --array array.yaml", "sampled"),
     "fidelity": ("fidelity csd-00 --inventory drives.yaml", "fidelity"),
-    "power": ("power fit log.csv", "power"),
+    "power": ("power fit log.csv --profile newport --name mine", "power"),
     "recalibrate": ("recalibrate --output tables", "calibration"),
     "reproduce": ("reproduce planner", "reproduce"),
 }

@@ -75,8 +75,11 @@ def list_examples() -> dict[str, Example]:
 
 
 def list_pages() -> dict[str, Path]:
-    """Return the pages of the documentation by name."""
-    return {path.stem: path for path in sorted(packaged_folder("host", "docs", "docs").glob("*.md"))}
+    """Return the pages of the documentation by name; of two of one name that which lies higher."""
+    return {
+        path.stem: path
+        for path in sorted(packaged_folder("host", "docs", "docs").rglob("*.md"), key=lambda path: -len(path.parts))
+    }
 
 
 def write_example(name: str, folder: Path) -> list[Path]:

@@ -118,7 +118,6 @@ class JobConfig(Config):
     """
 
     model_config = ConfigDict(defer_build=True)  # see `RegisteredSection`
-    file_kind: ClassVar = ("a job file", "model")
     synonyms: ClassVar = {
         "lr": "learning_rate",
         **dict.fromkeys(("bs", "batch", "minibatch"), "batch_size"),

@@ -138,27 +138,24 @@ class StageProgress:
 
 def print_summary(summary: Summary) -> None:
     """Print how the run ended, as keys and values."""
-    rounds = f"after {summary.rounds} round{'s' * (summary.rounds != 1)}"
     verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
     target = "" if summary.target_accuracy is None else f", target {summary.target_accuracy:.3f} {verdict}"
-    rows = {"accuracy": f"[bold]{format_accuracy(summary.accuracy)}[/] {rounds}{target}"}
+    rows = {"accuracy": f"[bold]{format_accuracy(summary.accuracy)}[/] after {summary.rounds} rounds{target}"}
     if summary.rounds:
         rows |= _list_work(summary)
     if summary.refusals:
-        refused = ", ".join(f"{device} {count}" for device, count in summary.refusals.items())
+        refused = escape(", ".join(f"{device} {count}" for device, count in summary.refusals.items()))
         rows["contributions refused"] = f"[yellow]{refused}[/] (why: report.html, records.jsonl)"
     rows["wall time"] = f"{summary.wall_seconds:.1f} s of the whole command; it says nothing of a drive's speed"
     rows["run directory"] = escape(summary.run_directory)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for key, value in rows.items():
-        table.add_row(key, value)
     console.print()
-    console.print(table)
+    for key, value in rows.items():
+        console.print(f"{key:27}{value}")
 
 
 def _list_work(summary: Summary) -> dict[str, str]:
     """Return what the rounds of a run came to, by what it is called."""
-    clock, who = summary.clock_text, "devices" if summary.mode == SYNC else "drives"
+    clock, who = escape(summary.clock_text), "devices" if summary.mode == SYNC else "drives"
     rows = {
         "records": f"{summary.samples}",
         "device seconds": f"{_figure(summary, 'device_seconds', '.2f')} ({clock}), {len(summary.device_seconds)} {who}",

@@ -64,7 +64,7 @@ def test_a_wrong_file_is_refused_by_run_and_validate(
 ) -> None:
     workshop.write("array.yaml", ARRAY | array)
     assert_refused(csd_emu(*workshop.job_arguments(**job)), workshop, *words)
-    assert_refused(csd_emu("validate", workshop.array, "--job", workshop.job, "--build"), workshop, *words)
+    assert_refused(csd_emu("validate", workshop.job, "--array", workshop.array, "--build"), workshop, *words)
     assert_refused(csd_emu("up", workshop.array, "--job", workshop.job, "--json"), workshop, *words)
 
 

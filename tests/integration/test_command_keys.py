@@ -92,6 +92,10 @@ def test_a_job_is_checked_with_the_array_beside_it(workshop: Workshop, csd_emu: 
         report = csd_emu("validate", *arguments, "--json").json("validate")
         assert report["array"]["name"] == "lab"
         assert (report["job"] is None) == (arguments == (array,))
+    for wrong in ("nothere.yaml", workshop.write("netless.yaml", {"net": "digits_cnn", "data": {"source": "digits"}})):
+        told = csd_emu("validate", wrong, "--array", array)
+        assert told.code == 2, told.out
+    assert "it is called model here" in told.err
     told = csd_emu("run", array, "--array", job)
     assert (told.code, "are two files swapped?" in told.err) == (2, True)
 

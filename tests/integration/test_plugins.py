@@ -73,7 +73,7 @@ def test_a_broken_plugin_starts_nothing(
     if source is not None:
         workshop.write("mine.py", source)
     arguments = workshop.job_arguments(strategy={"name": "mine.py:Mine"} | changes)
-    for command in (arguments, ["validate", workshop.array, "--job", workshop.job, "--build"]):
+    for command in (arguments, ["validate", workshop.job, "--array", workshop.array, "--build"]):
         assert_refused(csd_emu(*command), workshop, *words)
 
 

@@ -91,7 +91,7 @@ def test_what_a_killed_run_left_can_be_ended_or_is_swept_by_up(workshop: Worksho
 
 
 def test_validate(workshop: Workshop, csd_emu: Command) -> None:
-    done = csd_emu("validate", workshop.array, "--job", workshop.job, "--json")
+    done = csd_emu("validate", workshop.job, "--array", workshop.array, "--json")
     assert done.code == 0
     report: dict[str, Any] = done.json("validate")
     assert report["devices"] == ["csd-00", "csd-01"]

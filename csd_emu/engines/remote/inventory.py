@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
@@ -140,8 +140,6 @@ class Inventory(Config):
         groups: for the drives of a group; they go before `defaults`, a drive's own keys before both.
         drives: by name.
     """
-
-    file_kind: ClassVar = ("an inventory of real drives", "drives")
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
     defaults: Annotated[Reach, BeforeValidator(_forbid_secrets)] = Reach()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Group = RunResult | Sequence[RunResult]
-_FORMAT: Any = {"float_format": "{:.5g}".format, "na_rep": ""}
+_FORMAT: Any = {"float_format": "{:.5g}".format}
 
 
 class ComparedRuns:
@@ -56,11 +56,14 @@ class ComparedRuns:
 
     def __repr__(self) -> str:
         """Return the table as text, and what differs in configuration."""
-        return "\n".join([self.table.to_string(index=False, **_FORMAT), *self._different()])
+        return "\n".join([self._shown().to_string(index=False, **_FORMAT), *self._different()])
 
     def _repr_html_(self) -> str:
         different = "".join(f"<li>{html.escape(line)}</li>" for line in self._different())
-        return f"{self.table.to_html(index=False, **_FORMAT)}<ul>{different}</ul>"
+        return f"{self._shown().to_html(index=False, **_FORMAT)}<ul>{different}</ul>"
+
+    def _shown(self) -> pandas.DataFrame:
+        return self.table.astype(object).where(self.table.notna(), "")
 
     def _different(self) -> list[str]:
         return [f"{key}: {' | '.join(map(str, values))}" for key, values in self.data.configuration.items()]

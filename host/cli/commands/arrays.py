@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.engine_names import AS_IN_FILE, ArrayChanges
-from csd_emu.util.config_files import load_mapping
+from csd_emu.util.config_files import FILE_KINDS, load_mapping
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
@@ -134,11 +135,10 @@ def validate(
     """Check a job with its array, or an array alone, without starting anything or running what they name."""
     with INTERRUPTS.deferred():
         from host.app.validation import validate_files
-        from host.config.job_file import JobConfig
 
     if job is not None:
         errors.print("csd-emu validate ARRAY --job JOB is written csd-emu validate JOB --array ARRAY now")
-    elif file.is_file() and JobConfig.file_kind[1] in load_mapping(file):
+    elif array is not None or (file.is_file() and FILE_KINDS[ArrayConfig.__name__][1] not in load_mapping(file)):
         job, array = file, find_array(file, array, AS_IN_FILE)
     array = array or file
     report = validate_files(array, job, ArrayChanges(engine, clock), dry_run, Paths.default(), build)

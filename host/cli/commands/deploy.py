@@ -42,9 +42,11 @@ class DeployGroup(TyperGroup):
         """
         first, *rest = arguments
         if rest and first not in self.commands and Path(first).suffix in INVENTORY_SUFFIXES:
-            errors.print(f"csd-emu deploy {first} {rest[0]} is now csd-emu deploy {rest[0]} {first}", markup=False)
-            arguments = [rest[0], first, *rest[1:]]
-        find_verb(arguments[0], VerbOptions())
+            verb = next((word for word in rest if word in self.commands), rest[0])
+            errors.print(f"csd-emu deploy {first} {verb} is now csd-emu deploy {verb} {first}", markup=False)
+            arguments = [verb, first, *(word for word in rest if word is not verb)]
+        if not context.resilient_parsing:  # of completion
+            find_verb(arguments[0], VerbOptions())
         return super().resolve_command(context, arguments)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.markup import escape
 
 from firmware_agent.common.errors import ConfigurationError
 from host.cli.common_options import Json, Trust, complete_run
@@ -110,10 +111,12 @@ def print_runs(listed: RunList) -> None:
     """Print a row a run."""
     columns = ("name", "began", "state", "model", "data", "mode", "drives", "rounds", "accuracy", "records/s")
     table = figures_table(
-        f"Runs in {listed.folder}", (*columns, "J/record", "clock"), left=("name", "began", "state", "model", "data")
+        f"Runs in {escape(listed.folder)}",
+        (*columns, "J/record", "clock"),
+        left=("name", "began", "state", "model", "data"),
     )
     for row in listed.runs:
-        table.add_row(*_cells(row))
+        table.add_row(*map(escape, _cells(row)))
     console.print(table)
     if not listed.runs:
         console.print("none; csd-emu run makes one")
@@ -129,10 +132,14 @@ def _cells(row: RunRow) -> list[str]:
 
 def print_comparison(comparison: RunComparison) -> None:
     """Print figures side by side, and what differs in configuration."""
-    first, *others = comparison.names
+    first, *others = map(escape, comparison.names)
     table = figures_table(
         f"Runs compared with {first}",
-        ("figure", "clock", first, *(column for name in others for column in (name, "difference", "verdict"))),
+        (
+            "figure",
+            "clock",
+            *map(escape, (first, *(each for name in others for each in (name, "difference", "verdict")))),
+        ),
         left=("figure", "clock", "verdict"),
     )
     for row in comparison.figures:
@@ -140,7 +147,7 @@ def print_comparison(comparison: RunComparison) -> None:
         for column in row.columns[1:]:
             difference = "" if column.difference is None else f"{column.difference:+.4g}"
             cells += [_mean(column), difference, column.verdict]
-        table.add_row(row.figure, row.clock, *cells)
+        table.add_row(*map(escape, (row.figure, row.clock, *cells)))
     console.print(table)
     for key, values in comparison.configuration.items():
         console.print(f"{key}: {' | '.join(map(str, values))}", markup=False)

@@ -52,7 +52,7 @@ ServersOption = Annotated[
 ]
 ServerOption = Annotated[str | None, typer.Option("--server", metavar="NAME", help="which of them this is")]
 CalibrateOption = Annotated[
-    bool, typer.Option("--calibrate", help="measure first what the model's steps cost, if no table says it")
+    bool, typer.Option("--calibrate", help="native drives: measure first what the model's steps cost, if no table does")
 ]
 ResumeOption = Annotated[
     Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
@@ -155,8 +155,11 @@ def _prepared(
         )
     if servers is None:
         array = find_array(job, array, array_changes)
-    elif "devices" in array_changes.keys:
-        raise ConfigurationError("--servers says which drives each server has; leave --drives and --profile out")
+    elif "devices" in array_changes.keys or calibrate:
+        raise ConfigurationError(
+            "--servers says which drives each server has, and all go by the same tables: leave --drives, --profile and "
+            "--calibrate out; csd-emu calibrate measures a table, to be copied to all"
+        )
     with INTERRUPTS.deferred():
         from csd_emu.engines.native_engine import launched_ahead
         from host.config.resolve import JobChanges, read_drives, resolve_job
@@ -167,7 +170,7 @@ def _prepared(
             from host.app.prepare import prepare_run
 
             resolved = resolve_job(job, drives, JobChanges(keys, comm))
-        if calibrate or drives[1].calibrate == "auto":
+        if calibrate or (servers is None and drives[1].calibrate == "auto"):
             with INTERRUPTS.deferred():
                 from host.app.missing_table import measure_missing
 
@@ -224,7 +227,7 @@ def ci_run(
     write: Annotated[bool, typer.Option("--write-baseline", help="make the baseline of this run")] = False,
     update: Annotated[bool, typer.Option("--update-baseline", help="the same, in place of one that is there")] = False,
     allow_losses: Annotated[
-        bool, typer.Option(help="a drive that is lost does not fail the gate: the job is about that")
+        bool, typer.Option("--allow-losses", help="a drive that is lost does not fail the gate: the job is about that")
     ] = False,
     engine: EngineOption = None,
     clock: ClockOption = None,

@@ -70,7 +70,7 @@ def docs(
         print_names(
             [
                 NamedText(name, path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
-                for name, path in pages.items()
+                for name, path in sorted(pages.items())
             ]
         )
         return

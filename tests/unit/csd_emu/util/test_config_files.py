@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.engines.remote.inventory import Inventory
-from csd_emu.util.config_files import Config, list_keys, load_config
-from csd_emu.util.yaml_files import find_mark
+from csd_emu.util.config_files import FILE_KINDS, Config, list_keys, load_config
+from csd_emu.util.yaml_files import find_mark, load_nodes
 from firmware_agent.common.errors import ConfigurationError
 from host.config.job_file import JobConfig, read_job
 
@@ -40,13 +40,13 @@ def test_every_key_and_entry_is_found_where_it_stands(
     path = tmp_path_factory.getbasetemp() / "marks.yaml"
     text = yaml.safe_dump(content, default_flow_style=flow, sort_keys=False)
     path.write_text(text)
-    lines = text.splitlines()
+    lines, (_, node) = text.splitlines(), load_nodes(path)
     for place in places(content):
-        line, column = (int(part.split()[1]) for part in find_mark(path, place).split(", "))
+        line, column = (int(part.split()[1]) for part in find_mark(node, place).split(", "))
         there = lines[line - 1][column - 1 :]
         if isinstance(place[-1], str):
             assert there.startswith((place[-1], f"'{place[-1]}'", f"? {place[-1]}"))
-    assert find_mark(path, ["there is none", "of these"]) == ""
+    assert find_mark(node, ["there is none", "of these"]) == ""
 
 
 def test_a_wrong_key_and_a_wrong_value_are_told_with_line_and_column(tmp_path: Path) -> None:
@@ -62,7 +62,9 @@ def test_a_wrong_key_and_a_wrong_value_are_told_with_line_and_column(tmp_path: P
 
 def test_what_the_command_line_gives_has_no_line(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text("model: digits_cnn\ndata: {source: digits}\nrounds: 2\n")
+    path.write_text("model: digits_cnn\ndata: {source: digits}\nrounds: 2\ntrack: [csv]\n")
+    with pytest.raises(ConfigurationError, match=r"track\[1\]: .*\(it is 'nonsense'\)$"):
+        read_job(path, {"track": ["csv", "nonsense"]})
     with pytest.raises(ConfigurationError, match=r"rounds: must be a whole number \(it is 'many'\)$"):
         read_job(path, {"rounds": "many"})
 
@@ -97,6 +99,7 @@ def test_a_file_of_another_kind_is_recognised(wanted: type[Config], given_kind: 
         return
     path = tmp_path / "file.yaml"
     path.write_text(FILES[given_kind])
-    told = f"this is {given_kind.file_kind[0]}, where {wanted.file_kind[0]} is expected"
+    is_this, expected = (FILE_KINDS[kind.__name__][0] for kind in (given_kind, wanted))
+    told = f"this is {is_this}, where {expected} is expected"
     with pytest.raises(ConfigurationError, match=told):
         load_config(path, wanted)

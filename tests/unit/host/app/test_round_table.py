@@ -1,5 +1,6 @@
 """What a person sees of a run's rounds."""
 
+import msgspec
 import pytest
 
 from host.app.round_table import RoundTable
@@ -49,6 +50,20 @@ def test_seconds_and_joules_stand_with_their_bands(capsys: pytest.CaptureFixture
         in ended
     )
     assert "in brackets with the profiles' figures at either end of their bands" in ended
+
+
+def test_what_a_file_says_is_no_markup_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    said = msgspec.structs.replace(
+        summarise(array_rounds(1, ["csd-00"]), **FACTS),
+        refusals={"csd[/link]": 1},
+        clock="[red]x[/]",
+        run_directory="[/]",
+    )
+    print_summary(said)
+    shown = capsys.readouterr().out
+    assert "csd[/link] 1" in shown
+    assert "[red]x[/]" in shown
+    assert "run directory              [/]\n" in shown
 
 
 def test_plain_lines_of_a_federated_run(capsys: pytest.CaptureFixture[str]) -> None:
