@@ -37,7 +37,7 @@ from host.cli.common_options import (
 )
 from host.config.array_files import find_array
 from host.config.overrides import NO_KEYS, chosen_keys
-from host.core.console import StageProgress, console, errors, print_failures, print_json, print_summary
+from host.core.console import StageProgress, console, print_failures, print_json, print_summary
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
 
@@ -118,7 +118,7 @@ def _show(summary: Summary, as_json: bool, stayed: list[Summary] | None = None) 
         print_failures(summary.failures)
     if stayed is not None:
         stayed.append(summary)
-        errors.print("drives, metrics and live page stay until Ctrl-C")
+        console.print("" if as_json else "drives, metrics and live page stay until Ctrl-C\n", end="")
 
 
 def _check_resumed(*given: object) -> None:
