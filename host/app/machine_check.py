@@ -83,7 +83,7 @@ def _libvirt() -> str:
 def _free(free: int, what: str) -> str:
     if free < _LEAST_BYTES:
         raise EnvironmentUnfit(f"{format_bytes(free)} {what} are free; free more than {format_bytes(_LEAST_BYTES)}")
-    return f"{format_bytes(free)} free"
+    return f"{format_bytes(free)} {what} free"
 
 
 def _docker() -> str:

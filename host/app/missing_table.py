@@ -17,8 +17,6 @@ from host.core.datasets import load_dataset
 from host.core.evaluation import Evaluator
 from host.core.table_plan import plan_table
 
-MODELLING_CLOCKS = ("auto", "modelled")
-
 
 def measure_missing(config: ArrayConfig, job: JobConfig, spec: ModelSpec, paths: Paths, progress: Progress) -> None:
     """Measure the table of a job's model on a virtual machine, and keep it; nothing is done where there is one.
@@ -30,7 +28,7 @@ def measure_missing(config: ArrayConfig, job: JobConfig, spec: ModelSpec, paths:
         CsdError: it could not be measured.
     """
     native = {device.profile for device in config.list_devices() if device.engine == NATIVE}
-    if not native or config.clock not in MODELLING_CLOCKS:
+    if not native or config.clock not in ("auto", "modelled"):
         return
     dataset, store = load_dataset(job.data.source, job.seed), find_tables(config)
     shape = dataset.shape

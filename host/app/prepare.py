@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class RunRequest(JobInputs):
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
 
-    @property
+    @cached_property  # the model is traced for it
     def table_hint(self) -> str | None:
         """How to measure the calibration table for want of which the clock is the wall's; None if it is not."""
         if not self.wall or self.config.clock != "auto":

@@ -137,7 +137,7 @@ class StageProgress:
 
 
 def print_summary(summary: Summary) -> None:
-    """Print how the run ended, as keys and values."""
+    """Print how the run ended, as keys and values, and its failures."""
     verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
     target = "" if summary.target_accuracy is None else f", target {summary.target_accuracy:.3f} {verdict}"
     rows = {"accuracy": f"[bold]{format_accuracy(summary.accuracy)}[/] after {summary.rounds} rounds{target}"}
@@ -151,6 +151,7 @@ def print_summary(summary: Summary) -> None:
     console.print()
     for key, value in rows.items():
         console.print(f"{key:27}{value}")
+    print_failures(summary.failures)
 
 
 def _list_work(summary: Summary) -> dict[str, str]:

@@ -100,7 +100,7 @@ def test_a_job_is_checked_with_the_array_beside_it(workshop: Workshop, csd_emu: 
     assert (told.code, "are two files swapped?" in told.err) == (2, True)
 
 
-def test_the_page_is_opened_as_the_run_begins(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_opened_in_a_browser(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     opener = workshop.write("xdg-open", f'#!/bin/sh\necho "$1" >> {workshop.folder}/opened\n')
     opener.chmod(0o755)
     monkeypatch.setenv("PATH", f"{workshop.folder}:{os.environ['PATH']}")

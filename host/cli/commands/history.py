@@ -135,11 +135,7 @@ def print_comparison(comparison: RunComparison) -> None:
     first, *others = map(escape, comparison.names)
     table = figures_table(
         f"Runs compared with {first}",
-        (
-            "figure",
-            "clock",
-            *map(escape, (first, *(each for name in others for each in (name, "difference", "verdict")))),
-        ),
+        ("figure", "clock", first, *(each for name in others for each in (name, "difference", "verdict"))),
         left=("figure", "clock", "verdict"),
     )
     for row in comparison.figures:

@@ -37,7 +37,7 @@ from host.cli.common_options import (
 )
 from host.config.array_files import find_array
 from host.config.overrides import NO_KEYS, chosen_keys
-from host.core.console import StageProgress, console, print_failures, print_json, print_summary
+from host.core.console import StageProgress, console, print_json, print_summary
 from host.core.interrupts import INTERRUPTS
 from host.core.summary import Summary, format_accuracy
 
@@ -114,11 +114,10 @@ def run(
 def _show(summary: Summary, as_json: bool, stayed: list[Summary] | None = None) -> None:
     """Print how a run ended; of one that stays it is kept in `stayed`."""
     print_json(summary) if as_json else print_summary(summary)
-    if not as_json:
-        print_failures(summary.failures)
     if stayed is not None:
         stayed.append(summary)
-        console.print("" if as_json else "drives, metrics and live page stay until Ctrl-C\n", end="")
+        if not as_json:
+            console.print("drives, metrics and live page stay until Ctrl-C")
 
 
 def _check_resumed(*given: object) -> None:
