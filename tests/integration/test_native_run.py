@@ -53,7 +53,7 @@ def test_a_run_reaches_its_target_repeats_to_the_bit_and_leaves_only_its_run_dir
 
     again = csd_emu(*arguments)
     assert again.code == 0, again.err
-    assert f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, target 0.950 reached" in again.out
+    assert f" {summary['accuracy']:.4f} after {summary['rounds']} rounds, target 0.950 reached" in again.out
     (other,) = set(workshop.runs.iterdir()) - {directory}
     assert str(other) in again.out
     assert len(again.out.splitlines()) >= summary["rounds"] + 4  # the table on a pipe: one line per round

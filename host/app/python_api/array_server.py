@@ -16,7 +16,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -114,9 +113,6 @@ class ArrayServer:
             errors.print(told, markup=False)
         self._send(**answer)
 
-    def _send_directory(self, number: int, directory: Path, _: str) -> None:
-        self._send(number, directory=str(directory))
-
     def _send(self, number: int, **values: Any) -> None:
         """Write an answer, or, with ``directory`` alone, where the run is whose answer is to come."""
         with self._lock:
@@ -154,8 +150,11 @@ class ArrayServer:
     def _run(self, message: Message) -> Message:
         from host.app.run_job import NewRun, run_job
 
-        opened = partial(self._send_directory, message["number"])
-        where = NewRun(Path(message["runs"]), opened, report=False)
+        where = NewRun(
+            Path(message["runs"]),
+            lambda path, _: self._send(message["number"], directory=str(path)),
+            report=False,
+        )
         try:
             with self._cancellable(message["number"]):
                 request = self._read_job(message)

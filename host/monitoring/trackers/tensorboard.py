@@ -10,7 +10,7 @@ from host.config.plugins.kinds import TRACKER
 from host.monitoring.trackers.tracker import TrackedRun
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard import FileWriter
 
 
 @TRACKER.register("tensorboard", "Event files for TensorBoard, in the run directory; needs csd-emu[tensorboard].")
@@ -19,23 +19,26 @@ class TensorBoardTracker:
 
     packages = ("tensorboard",)
 
-    _writer: SummaryWriter | None = None
+    _writer: FileWriter
 
     def begin(self, run: TrackedRun) -> None:
         """Open the event file."""
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import FileWriter, summary
 
-        self._writer = SummaryWriter(str(run.directory / "tensorboard"))
-        rows = "\n".join(f"| {key} | {value} |" for key, value in {**run.tags, **run.parameters}.items())
-        self._writer.add_text("run", f"| key | value |\n| --- | --- |\n{rows}")
+        self._writer = FileWriter(str(run.directory / "tensorboard"))
+        rows = [("key", "value"), ("---", "---"), *run.tags.items(), *run.parameters.items()]
+        self._writer.add_summary(
+            summary.text("run", "\n".join(f"| {key} | {value} |" for key, value in rows))  # type: ignore[no-untyped-call]
+        )
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Write scalars."""
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        """Write scalars, as one event: each of its own would take three times as long."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._writer.add_summary(
+            Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]), step
+        )
 
     def finish(self, files: list[Path]) -> None:
         """Close the event file; a report is no artifact of TensorBoard's."""
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()

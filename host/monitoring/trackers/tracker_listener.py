@@ -99,9 +99,8 @@ class TrackerListener(RunListener):
             self._give_up(f"failed: {error!r}")
 
     def _give_up(self, why: str) -> None:
-        self._failed = True
-        told = f"csd-emu: tracker {self._name} {why}; the run goes on without it"
-        errors.print(told, style="yellow", markup=False)
+        errors.print(f"csd-emu: tracker {self._name} {why}; the run goes on without it", style="yellow", markup=False)
+        self._failed = True  # only now: else `close` does not wait for what is said
 
 
 def load_trackers(names: Sequence[str], run_name: str, settings: Mapping[str, Any]) -> list[TrackerListener]:

@@ -178,3 +178,5 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     read.Reload()
     found = {event.step: event.value for event in read.Scalars("test/accuracy")}
     assert found == {r.round: pytest.approx(r.accuracy) for r in load_run(directory).rounds}
+    (text,) = read.Tensors("run/text_summary")
+    assert b"\n| rounds | 2 |" in text.tensor_proto.string_val[0]
