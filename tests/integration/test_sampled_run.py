@@ -94,10 +94,10 @@ def test_weights_are_those_of_native_drives_and_seconds_those_of_counted_steps(
     workshop.write("net.py", NORMALISED)
     run(workshop, csd_emu, ARRAY | changes, job)
     own, rounds = weights(workshop), workshop.rounds()
+    assert rounds[0]["sampling"]["counted_steps"] > 0  # a later round may find all that it needs
     for record in rounds:
         told, parts = record["sampling"], [part for part in record["devices"] if part["device"] != "host"]
         assert told["steps"] == sum(part["steps"] for part in parts)
-        assert told["counted_steps"] > 0
         assert told["error"] > 0
         assert told["not_counted"] == []
         assert told["strata"]
