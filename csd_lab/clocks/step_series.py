@@ -197,7 +197,7 @@ async def record_federated(request: RunRequest, sessions: Mapping[str, DeviceSes
         request: of the job.
         sessions: device -> its session.
     """
-    job, frame = request.job, job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
+    job, frame = request.job, job_frame(request.job, request.spec, request.objective, request.proximal)
     for session in sessions.values():
         await prepare_device(session, frame, Deadline(WATCHDOG_SECONDS))
     weights, passes = request.evaluator.initial_weights(), []

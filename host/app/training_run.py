@@ -327,15 +327,13 @@ def _make_model(request: RunRequest) -> TrainedModel:
 
 def _round_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it trains in rounds."""
-    return job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
+    return job_frame(request.job, request.spec, request.objective, request.proximal)
 
 
 def _step_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it computes steps of."""
     cut = None if request.placed is None else request.placed.layer
-    return job_frame(
-        request.job, request.spec, request.dataset.image_scale, overlap=request.communication.overlap, cut=cut
-    )
+    return job_frame(request.job, request.spec, request.objective, overlap=request.communication.overlap, cut=cut)
 
 
 def _norm_sums(request: RunRequest) -> tuple[NormSum, ...]:

@@ -36,7 +36,7 @@ def random_shard(folder: Path, samples: int) -> Shard:
     """Write a shard of noise, labelled at random, of the digits' shape."""
     path, generator = folder / "shard.tar", np.random.default_rng(0)
     images = generator.integers(0, 17, (samples, 1, 8, 8)).astype(np.uint8)
-    write_shard(path, "random", images, generator.integers(0, 10, samples))
+    write_shard(path, "random", {"image": images, "label": generator.integers(0, 10, samples)})
     return open_shard(path)
 
 
