@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from firmware_agent.common.datafiles.records import IMAGE, LABEL
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import Measure, Measured

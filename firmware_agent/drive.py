@@ -21,7 +21,7 @@ import torch
 from firmware_agent import uplink
 from firmware_agent.agent import Agent, device_facts
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.datafiles.records import IMAGE, LABEL
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import BootTimeout
 from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.handover import (

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.atomic_files import read_file, replace_file
-from firmware_agent.common.datafiles import Column, Records, RecordSource, blocks_of, open_source
-from firmware_agent.common.datafiles.records import IMAGE, LABEL, labels_of
+from firmware_agent.common.datafiles import Column, RecordSet, RecordSource, blocks_of, open_source
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, labels_of
 from firmware_agent.common.errors import DataError
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.shard import ArrayEntry, Shard, ShardManifest, hex_sha256
@@ -60,7 +60,7 @@ def open_holding(path: Path, cache: Path | None = None) -> Shard:
     return Shard(path, manifest, digest, data.fields, describe(source))
 
 
-def _labelled_images(path: Path, data: Records) -> tuple[Column, npt.NDArray[np.integer]]:
+def _labelled_images(path: Path, data: RecordSet) -> tuple[Column, npt.NDArray[np.integer]]:
     labels = labels_of(data.fields)
     if labels is None or data.fields.keys() != {IMAGE, LABEL}:
         raise DataError(f"{path}: holds {', '.join(data.fields)}; in place only labelled images are trained on")
@@ -74,7 +74,7 @@ def describe(source: RecordSource) -> Holding:
     return Holding(source.kind, images.shape[1:], images.dtype.str, data.classes, list(data.class_names))
 
 
-def fingerprint(data: Records) -> str:
+def fingerprint(data: RecordSet) -> str:
     """Return what changes when a file of the data is replaced or written to: names, sizes, times."""
     digest = hashlib.sha256()
     for file in data.files:
@@ -83,7 +83,7 @@ def fingerprint(data: Records) -> str:
     return digest.hexdigest()
 
 
-def _content_sha256(data: Records, cache: Path | None) -> str:
+def _content_sha256(data: RecordSet, cache: Path | None) -> str:
     mark = fingerprint(data)
     known = None if cache is None else _read(cache)
     if known is not None and known.fingerprint == mark:

@@ -38,7 +38,7 @@ from host.app.training_run import make_participants, make_sync_training
 from host.config.job_file import DEFAULT_DATA, JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import load_dataset
-from host.core.default_objective import default_objective
+from host.core.learning.default_objective import default_objective
 from host.core.records import OnEvent
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import ArrayRequest, StartedArray

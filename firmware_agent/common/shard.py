@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.archive import ArchiveMember, list_archive, read_member, write_archive
-from firmware_agent.common.datafiles.records import MOST_FIELDS, Column, labels_of
+from firmware_agent.common.datafiles.record_set import MOST_FIELDS, Column, labels_of
 from firmware_agent.common.errors import ShardError
 from firmware_agent.common.frames.session_frames import Holding
 

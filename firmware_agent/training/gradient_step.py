@@ -15,12 +15,12 @@ import numpy.typing as npt
 import torch
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.datafiles.records import LABEL
+from firmware_agent.common.datafiles.record_set import LABEL
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.frames.step_frames import Reduce, Step
-from firmware_agent.common.objective import Batch
+from firmware_agent.common.losses.objective import Batch
 from firmware_agent.common.split.activations import step_seed
 from firmware_agent.common.sync_batch_norm import Reduction, Values, alone
 from firmware_agent.common.weights import buffer_names, trained_names

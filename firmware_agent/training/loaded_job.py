@@ -13,11 +13,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.datafiles.records import Column
+from firmware_agent.common.datafiles.record_set import Column
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job
+from firmware_agent.common.losses.objective import Batch, Objective
 from firmware_agent.common.models import build_model
-from firmware_agent.common.objective import Batch, Objective
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.split.cutting import Cut, CutPoint, cut_model

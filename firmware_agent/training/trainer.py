@@ -19,7 +19,7 @@ from firmware_agent.common.frames.session_frames import Job, Tensors, Train
 from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
 from firmware_agent.common.layer_seconds import LayerSeconds, layer_times, measure_layers
-from firmware_agent.common.objective import Batch
+from firmware_agent.common.losses.objective import Batch
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.slices import cut_slices, tensor_specs
 from firmware_agent.common.split.activations import epoch_order

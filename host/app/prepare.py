@@ -15,17 +15,15 @@ from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
+from host.app.job_objective import choose_objective, load_job_dataset
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
-from host.config.plugins.plugin_loading import Plugin
 from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files, load_plugins
 from host.config.server_group import ServerGroup
 from host.config.sync_section import OptimiserSection
-from host.core.datasets import Dataset, load_dataset
-from host.core.default_objective import default_objective, with_loss
+from host.core.datasets import Dataset
 from host.core.device_time import (
     COUNTED,
     MEASURED_HOST,
@@ -46,6 +44,7 @@ from host.fleet.lifecycle import ArrayRequest
 from host.fleet.shards import deal_out
 from host.policies.aggregation import check_drives, make_strategy
 from host.policies.batching.client_layers import WHOLE, Front, front_models
+from host.policies.metrics import make_metrics
 from host.policies.split.cut_decision import CutDecision
 from host.training.host_optimiser import make_optimiser
 from host.training.job_inputs import JobInputs
@@ -210,7 +209,7 @@ def prepare_run(resolved: ResolvedRun) -> RunRequest:
     config, job, spec = resolved.whole, resolved.job, resolved.spec
     store = find_tables(config)
     dataset = load_job_dataset(job)
-    inputs = make_inputs(config, job, spec, store, dataset, loss=resolved.plugins.loss)
+    inputs = make_inputs(config, job, spec, store, dataset, plugins=resolved.plugins)
     return prepare_loaded(resolved, inputs, store)
 
 
@@ -245,7 +244,7 @@ def prepare_with_cut(request: RunRequest, cut: CutInForce, store: CalibrationSto
     """
     config = at_link_share(request.config, cut.link_share)
     job = request.job.model_copy(update={"placement": cut.layer or NONE})
-    inputs = make_inputs(config, job, request.spec, store, request.dataset, request.evaluator, request.plugins.loss)
+    inputs = make_inputs(config, job, request.spec, store, request.dataset, request.evaluator, request.plugins)
     planned = prepare_loaded(ResolvedRun(config, job, request.spec, request.plugins), inputs, store)
     return replace(planned, config=request.config)
 
@@ -265,7 +264,7 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     config = read_array(array_path)
     store = store.counting(config.core_model)
     job, spec = load_job(job_path)
-    inputs = make_inputs(config, job, spec, store, load_job_dataset(job), loss=load_plugins(job, job_path).loss)
+    inputs = make_inputs(config, job, spec, store, load_job_dataset(job), plugins=load_plugins(job, job_path))
     sync = job.mode == "sync"
     communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
     return of_run(inputs, communication, store)
@@ -278,7 +277,7 @@ def make_inputs(
     store: CalibrationStore,
     dataset: Dataset,
     evaluator: Evaluator | None = None,
-    loss: Plugin | None = None,
+    plugins: Plugins = NO_PLUGINS,
 ) -> JobInputs:
     """Return a job with its data, its model, and what its steps cost on devices whose seconds are modelled.
 
@@ -289,49 +288,17 @@ def make_inputs(
         store: the calibration tables.
         dataset: the job's.
         evaluator: of the model, if it is built already.
-        loss: the user's own.
+        plugins: the user's own loss and metrics.
 
     Raises:
         CalibrationError: the array's clock needs a table that is missing.
         ModelError: the model cannot be built, or does not take the data.
     """
     models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
-    objective = choose_objective(job, dataset, loss)
-    judge = evaluator or Evaluator(spec, dataset, job.seed, objective)
+    objective = choose_objective(job, dataset, plugins.loss)
+    metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
+    judge = evaluator or Evaluator(spec, dataset, job.seed, objective, metrics)
     return JobInputs(config, job, spec, dataset, objective, judge, models, cycles=cycles)
-
-
-def load_job_dataset(job: JobConfig) -> Dataset:
-    """Return the data set of a job, with the field that its model takes.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    return replace(load_dataset(job.data.source, job.seed), input_name=job.data.input)
-
-
-def plain_options(options: Mapping[str, Any]) -> dict[str, int | float | str | bool]:
-    """Return the options of code that is sent to drives.
-
-    Raises:
-        ConfigurationError: one is no number and no text.
-    """
-    if wrong := [name for name, value in options.items() if not isinstance(value, int | float | str)]:
-        raise ConfigurationError(f"loss.{wrong[0]}: is no number and no text; drives take nothing else")
-    return dict(options)
-
-
-def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> ObjectiveSpec:
-    """Return what a job minimises: by its own loss or that of the user, else by what its data have.
-
-    Raises:
-        ConfigurationError: the data do not say it.
-    """
-    if loss is not None:
-        return with_loss(dataset, ShippedCode(loss.name, loss.source, plain_options(loss.options)))
-    if job.loss is not None:
-        return with_loss(dataset, ShippedCode(job.loss.name, None, plain_options(job.loss.options)))
-    return default_objective(dataset)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:

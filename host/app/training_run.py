@@ -182,9 +182,8 @@ class TrainingRun:
     async def _run_rounds(self, training: Training, quiet: bool) -> None:
         """Train to the end, and show and write down each round."""
         recorder, meter = self._recorder, MachineMeter(RaplMeter.open())
-        with RoundTable(
-            name_clock(self.clock, self._request.config.core_model), quiet, self._request.job.mode
-        ) as table:
+        clock, mode = name_clock(self.clock, self._request.config.core_model), self._request.job.mode
+        with RoundTable(clock, quiet, mode, self._request.evaluator.figures) as table:
             recorder.listeners.append(table)
             # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
             while not training.done and not (self._over() and recorder.last_round):

@@ -15,7 +15,7 @@ from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY, TRACKER
-from host.config.plugins.plugin_section import LossSection, StrategySection, TunerSection
+from host.config.plugins.plugin_section import LossSection, MetricSection, StrategySection, TunerSection
 from host.config.sync_section import DisturbSection, SyncSection
 from host.core.datasets import check_source, is_path
 from host.core.plain_text import plain_name
@@ -93,6 +93,8 @@ class JobConfig(Config):
         loss: what is minimised: a built-in name such as ``cross_entropy``, or a function of the user's own, of outputs
             and batch. None: by what is to be predicted, ``cross_entropy`` for class numbers and ``mean_squared_error``
             for other values.
+        metrics: what is told of the model after each round beside loss and accuracy, from held-out records: built-in
+            names, or functions or classes of the user's own. None: by the loss.
         mode: ``federated``: drives train for whole epochs, the host averages; ``sync``: every step, drives push
             gradients, the host steps the optimiser, drives pull weights.
         tuner: of synchronous jobs: ``none`` gives every device `batch_size`, ``stannis`` chooses batches so that all
@@ -140,6 +142,7 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     loss: LossSection | None = None
+    metrics: list[MetricSection] | None = Field(default=None, max_length=16)
     mode: Literal["federated", "sync"] = "federated"
     tuner: TunerSection = "none"
     sync: SyncSection = SyncSection()

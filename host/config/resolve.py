@@ -15,7 +15,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import LOSS, STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -28,19 +28,22 @@ class Plugins:
     strategy: Plugin | None = None
     tuner: Plugin | None = None
     loss: Plugin | None = None
+    metrics: tuple[Plugin, ...] = ()
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
-        return (each for each in (self.strategy, self.tuner, self.loss) if each is not None)
+        return (each for each in (self.strategy, self.tuner, self.loss, *self.metrics) if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
         """Return the job as it can be run from a folder that holds the plug-ins' files under their own names."""
-        renamed = {
-            each.kind.word: getattr(job, each.kind.word).model_copy(update={"name": each.portable_name})
-            for each in self
-            if each.source is not None
-        }
-        return job.model_copy(update=renamed)
+        names = {each.name: each.portable_name for each in self}
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, list):
+                return [moved(each) for each in value]
+            return value.model_copy(update={"name": names[value.name]}) if isinstance(value, UserSection) else value
+
+        return job.model_copy(update={each.kind.word: moved(getattr(job, each.kind.word)) for each in self})
 
     @property
     def facts(self) -> list[list[str]]:
@@ -59,9 +62,10 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
     """
     try:
         loss = None if job.loss is None else _load(LOSS, job.loss, path)
+        metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
         if job.mode == "sync":
-            return Plugins(tuner=_load(TUNER, job.tuner, path), loss=loss)
-        return Plugins(strategy=_load(STRATEGY, job.strategy, path), loss=loss)
+            return Plugins(tuner=_load(TUNER, job.tuner, path), loss=loss, metrics=metrics)
+        return Plugins(strategy=_load(STRATEGY, job.strategy, path), loss=loss, metrics=metrics)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
@@ -70,7 +74,7 @@ def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
     of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
     try:
-        for kind, section in (of_mode, (LOSS, job.loss)):
+        for kind, section in (of_mode, (LOSS, job.loss), *((METRIC, each) for each in job.metrics or ())):
             if isinstance(section, UserSection):
                 check_plugin(kind, section, path.parent)
     except PluginError as error:

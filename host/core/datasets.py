@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.record_shape import Shape, parse_shape
-from firmware_agent.common.datafiles import Records, blocks_of, open_source
-from firmware_agent.common.datafiles.records import IMAGE, LABEL, count_classes, input_of, labels_of
+from firmware_agent.common.datafiles import RecordSet, blocks_of, open_source
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, count_classes, input_of, labels_of
 from firmware_agent.common.errors import ConfigurationError, DataError
 from host.core.partition import Indices
 
@@ -218,7 +218,7 @@ def load_files(path: Path, seed: int) -> Dataset:
     return Dataset(str(path), train, test, 1 / 255, source.train.class_names)
 
 
-def _read(part: Records) -> dict[str, npt.NDArray[Any]]:
+def _read(part: RecordSet) -> dict[str, npt.NDArray[Any]]:
     return {
         name: column if isinstance(column, np.ndarray) else column[np.arange(len(column))]
         for name, column in part.fields.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -12,22 +12,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from firmware_agent.common.datafiles.records import labels_of
+from firmware_agent.common.datafiles.record_set import labels_of
 from firmware_agent.common.errors import CsdError, ModelError, ModelFailed, user_errors
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.folded_traceback import describe_error
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
+from firmware_agent.common.losses.objective import Objective, ObjectiveSpec
 from firmware_agent.common.models import build_model
-from firmware_agent.common.objective import Objective, ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.sync_batch_norm import StatisticsExchange, Values, synchronise
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.core.datasets import Dataset
-from host.core.default_objective import default_objective
+from host.core.learning.default_objective import default_objective
+from host.core.learning.judgement import HeldOutMetric, Judgement
 
 _BATCH = 512
+NO_METRICS: Mapping[str, Callable[[], HeldOutMetric]] = {}
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,21 @@ class WeightsJudge(Protocol):
     def structure(self) -> Structure:
         """Return what the weights consist of."""
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        """Return (accuracy 0 to 1, loss) of `weights`."""
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
+        """Return what `weights` are worth."""
 
 
 class Evaluator:
     """Builds the model once and evaluates weights on the held-out part of a data set."""
 
-    def __init__(self, spec: ShippedCode, dataset: Dataset, seed: int, objective: ObjectiveSpec | None = None) -> None:
+    def __init__(
+        self,
+        spec: ShippedCode,
+        dataset: Dataset,
+        seed: int,
+        objective: ObjectiveSpec | None = None,
+        metrics: Mapping[str, Callable[[], HeldOutMetric]] = NO_METRICS,
+    ) -> None:
         """Build the model with initial weights from `seed`, and try it on one held-out record.
 
         Args:
@@ -84,6 +93,7 @@ class Evaluator:
             dataset: that it is trained on.
             seed: of its weights.
             objective: that it is trained for; None for what suits the data.
+            metrics: name -> what makes a further figure of a judgement.
 
         Raises:
             ModelError: it cannot be built, or does not take this data set's records, or the loss not its outputs.
@@ -92,9 +102,14 @@ class Evaluator:
         self._spec, self._model = spec, build_model(spec).eval()
         self._held_out = {name: np.array(column) for name, column in dataset.held_out.items()}
         self._labels = labels_of(self._held_out)
-        self._objective = Objective.of_spec(objective or default_objective(dataset))
+        self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
         self._records = self._objective.inputs({name: column[:1] for name, column in self._held_out.items()})
         self._check(spec, dataset)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of what judgements have beside the loss."""
+        return (*(("accuracy",) if self._labels is not None else ()), *self._metrics)
 
     def initial_weights(self) -> dict[str, Array]:
         """Return a copy of the model's present weights and buffers."""
@@ -138,28 +153,33 @@ class Evaluator:
         with self._guarded("a step with synchronised batch normalisation"):
             return trace_norm_sums(model, self._records.to(dtype))
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        """Return (accuracy 0 to 1, mean loss) of `weights` on the held-out records.
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
+        """Return what `weights` are worth on the held-out records.
 
         The accuracy is NaN where records have no classes, or the model gives no logit for each.
 
         Raises:
-            ModelFailed: the model, or the loss, raised.
+            ModelFailed: the model, the loss or a metric raised.
         """
         load_arrays(self._model, weights)
         count = len(next(iter(self._held_out.values())))
         correct, loss = 0.0, 0.0
-        for start in range(0, count, _BATCH):
-            right, lost = self._judge(slice(start, start + _BATCH))
-            correct, loss = correct + right, loss + lost * len(range(start, min(start + _BATCH, count)))
-        return correct / count, loss / count
+        with self._guarded("evaluation"):
+            metrics = {name: make() for name, make in self._metrics.items()}
+            for start in range(0, count, _BATCH):
+                right, lost = self._judge(slice(start, start + _BATCH), metrics.values())
+                correct, loss = correct + right, loss + lost * len(range(start, min(start + _BATCH, count)))
+            figures = {name: float(metric.compute()) for name, metric in metrics.items()}
+        return Judgement(correct / count, loss / count, figures)
 
-    def _judge(self, part: slice) -> tuple[float, float]:
+    def _judge(self, part: slice, metrics: Iterable[HeldOutMetric]) -> tuple[float, float]:
         """Return how many held-out records are classified rightly, NaN if they have no classes, and the mean loss."""
         batch = {name: column[part] for name, column in self._held_out.items()}
-        with self._guarded("evaluation"), torch.inference_mode():
+        with torch.inference_mode():
             outputs = self._model(self._objective.inputs(batch))
             loss = float(self._objective.loss_of(outputs, batch))
+            for metric in metrics:
+                metric.update(outputs, {name: torch.from_numpy(column) for name, column in batch.items()})
             if self._labels is None or outputs.ndim != 2:
                 return math.nan, loss
             return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from csd_emu.config.array_file import NATIVE, SAMPLED, ArrayConfig
 from csd_emu.util.record_shape import Shape
-from firmware_agent.common.objective import ObjectiveSpec
+from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.core.datasets import Dataset

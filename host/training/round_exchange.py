@@ -14,7 +14,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.common.frames.session_frames import Code, Job, Ready, Tensors, Train, Trained
-from firmware_agent.common.objective import ObjectiveSpec
+from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_specs
 from firmware_agent.common.wire import encode, pack

@@ -28,6 +28,7 @@ from firmware_agent.common.wire import AnyFrame, encode, unpack
 from firmware_agent.faults.competing_task import Disturbance
 from firmware_agent.host_session import HostSession, Outbox
 from host.core.evaluation import NormSum, Structure, trace_norm_sums
+from host.core.learning.judgement import Judgement
 from host.fleet.device_session import DeviceSession
 from tests.support.fakes import FakeEvaluator, hello
 
@@ -166,5 +167,5 @@ class ModelEvaluator(FakeEvaluator):
         image = image.to(next(model.parameters()).dtype)
         return trace_norm_sums(model if frame.cut is None else cut_model(model, image, frame.cut).front, image)
 
-    def evaluate(self, weights: object) -> tuple[float, float]:
-        return 0.0, 0.0
+    def evaluate(self, weights: object) -> Judgement:
+        return Judgement(0.0, 0.0)

@@ -16,7 +16,7 @@ import torch
 
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.bench.harness import array_of
-from firmware_agent.common.datafiles.records import IMAGE, LABEL
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection, TuningSection

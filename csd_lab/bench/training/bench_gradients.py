@@ -17,7 +17,7 @@ from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, bench_frame
 from csd_lab.bench.training.gradient_reference import ReferenceParticipant, reference_step
-from firmware_agent.common.datafiles.records import IMAGE, LABEL
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import DeviceFailed
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shard import Shard, open_shard

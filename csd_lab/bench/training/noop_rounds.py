@@ -15,10 +15,11 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of, bench_job
 from csd_lab.bench.training.gloo import gloo_group
 from firmware_agent.common.errors import ProtocolError
-from firmware_agent.common.objective import ObjectiveSpec
+from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from host.core.evaluation import Structure
+from host.core.learning.judgement import Judgement
 from host.core.tensor_sums import Scan
 from host.fleet.fleet import Fleet
 from host.training.accounting import make_accountant
@@ -85,9 +86,9 @@ class NoopRounds:
         """Return that it is a parameter."""
         return Structure((_TENSOR,), (), {})
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
         """Judge nothing."""
-        return 0.0, 0.0
+        return Judgement(0.0, 0.0)
 
 
 DEVICES = 8

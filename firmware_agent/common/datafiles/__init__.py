@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firmware_agent.common.datafiles import cifar, idx, image_folder, npz, tensors
-from firmware_agent.common.datafiles.records import Column, Records, RecordSource, blocks_of
+from firmware_agent.common.datafiles.record_set import Column, RecordSet, RecordSource, blocks_of
 from firmware_agent.common.errors import DataError
 
-__all__ = ["Column", "RecordSource", "Records", "blocks_of", "open_source"]
+__all__ = ["Column", "RecordSet", "RecordSource", "blocks_of", "open_source"]
 
 _FORMATS = (
     "a folder with one folder of images per class, with IDX files (train-images-idx3-ubyte and its labels) or with "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.records import Joined, Records, RecordSource
+from firmware_agent.common.datafiles.record_set import Joined, RecordSet, RecordSource
 from firmware_agent.common.errors import DataError
 
 _SHAPE = (3, 32, 32)
@@ -34,11 +34,11 @@ def open_folder(path: Path) -> RecordSource | None:
     return None
 
 
-def _open(files: Sequence[Path], label_bytes: int) -> Records:
+def _open(files: Sequence[Path], label_bytes: int) -> RecordSet:
     records = [_records(file, label_bytes) for file in files]
     images = Joined([part[:, label_bytes:].reshape(-1, *_SHAPE) for part in records])
     labels = np.concatenate([part[:, label_bytes - 1] for part in records]).astype(np.int64)
-    return Records.of_images(images, labels, tuple(files))
+    return RecordSet.of_images(images, labels, tuple(files))
 
 
 def _records(file: Path, label_bytes: int) -> npt.NDArray[Any]:

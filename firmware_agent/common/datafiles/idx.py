@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.records import (
-    Records,
+from firmware_agent.common.datafiles.record_set import (
+    RecordSet,
     RecordSource,
     check_images,
     check_labels,
@@ -61,7 +61,7 @@ def open_images(path: Path) -> RecordSource:
         raise DataError(f"{path}: its labels ({labels_path.name}) are not beside it; put them there")
     images = check_images(read_idx(path), str(path))
     labels = check_labels(read_idx(labels_path), len(images), str(labels_path))
-    return RecordSource("IDX", Records.of_images(images, labels, (path, labels_path)))
+    return RecordSource("IDX", RecordSet.of_images(images, labels, (path, labels_path)))
 
 
 def read_idx(path: Path) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.records import Records, RecordSource
+from firmware_agent.common.datafiles.record_set import RecordSet, RecordSource
 from firmware_agent.common.errors import DataError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def open_folder(path: Path) -> RecordSource | None:
         raise DataError(f"{path}: a folder is called {max(labels)}; class numbers go from 0 to 65535")
     names = () if numbered else tuple(folder.name for folder in folders)
     return RecordSource(
-        "image folder", Records.of_images(ImageFiles(files), np.array(labels, np.int64), tuple(files), names)
+        "image folder", RecordSet.of_images(ImageFiles(files), np.array(labels, np.int64), tuple(files), names)
     )
 
 

@@ -16,9 +16,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.records import (
+from firmware_agent.common.datafiles.record_set import (
     MOST_FIELDS,
-    Records,
+    RecordSet,
     RecordSource,
     check_fields,
     check_images,
@@ -100,13 +100,13 @@ def check_names(path: Path, names: Collection[str]) -> None:
         raise DataError(f"{path}: {wrong[0][:80]!r} is no name of a field; use letters, digits, - and _")
 
 
-def _records(path: Path, fields: dict[str, npt.NDArray[Any]]) -> Records:
+def _records(path: Path, fields: dict[str, npt.NDArray[Any]]) -> RecordSet:
     images_name, labels_name = (next((name for name in names if name in fields), "") for names in (_IMAGES, _LABELS))
     if images_name and labels_name and (images_name != "x" or _are_images(fields["x"], fields[labels_name])):
         images = check_images(fields[images_name], f"{path}: {images_name}")
         labels = check_labels(fields[labels_name], len(images), f"{path}: {labels_name}")
-        return Records.of_images(images, labels, (path,))
-    return Records(check_fields(fields, str(path)), (path,))
+        return RecordSet.of_images(images, labels, (path,))
+    return RecordSet(check_fields(fields, str(path)), (path,))
 
 
 def _are_images(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> bool:

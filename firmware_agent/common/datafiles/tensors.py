@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.datafiles.npz import check_names, make_source
-from firmware_agent.common.datafiles.records import RecordSource
+from firmware_agent.common.datafiles.record_set import RecordSource
 from firmware_agent.common.errors import DataError
 
 _LENGTH_BYTES, _MOST_AXES, _METADATA = 8, 8, "__metadata__"

@@ -79,7 +79,7 @@ class Job(Frame, frozen=True):
     """Host: build this model and its optimiser. `source` is the text of the user's model file, if there is one.
 
     `input_field` of a record is what the model takes, multiplied by `input_scale`; see
-    `firmware_agent.common.objective`.
+    `firmware_agent.common.losses.objective`.
     `proximal` is mu of the term mu/2 ||w - w_0||^2 that is added to the loss, w_0 being the weights that were sent.
     `batch_norm` and `precision` are of synchronous steps: statistics of the device's own records, of all participants'
     together, or the running ones; and the dtype in which the model computes. With `overlap` slices cross while it does;

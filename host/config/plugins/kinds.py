@@ -55,6 +55,14 @@ LOSS = Registry(
     given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
     by_path=True,
 )
+METRIC = Registry(
+    word="metrics",
+    group="csd_emu.metrics",
+    package="host.policies.metrics",
+    needed=("update", "compute"),
+    given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
+    by_path=True,
+)
 TRACKER = Registry(
     word="track",
     group="csd_emu.trackers",

@@ -36,7 +36,7 @@ from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import PluginError, user_errors
-from host.config.plugins.kinds import LOSS, STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -272,7 +272,9 @@ if TYPE_CHECKING:
     StrategySection = BuiltInStrategySection | UserSection
     TunerSection = str | BuiltInSection | UserSection
     LossSection = BuiltInSection | UserSection
+    MetricSection = BuiltInSection | UserSection
 else:
+    MetricSection = Annotated[Any, RegisteredSection(METRIC, BuiltInSection, "perplexity or my_metrics.py:recall")]
     LossSection = Annotated[
         Any, RegisteredSection(LOSS, BuiltInSection, "cross_entropy or {name: my_loss.py:focal, gamma: 2}")
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from firmware_agent import local_dataset as holding
-from firmware_agent.common.datafiles import Records
+from firmware_agent.common.datafiles import RecordSet
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.identity import Identity
@@ -36,7 +36,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     really = vars(holding)["blocks_of"]
 
-    def watched(data: Records) -> object:
+    def watched(data: RecordSet) -> object:
         seen.append(data.files[0])
         return really(data)
 

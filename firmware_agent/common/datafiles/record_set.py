@@ -1,4 +1,4 @@
-"""Records, wherever they lie: named tensors of any shape; those that lie in many files are read when asked for."""
+"""RecordSet, wherever they lie: named tensors of any shape; those that lie in many files are read when asked for."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Column(Protocol):
 
 
 @dataclass(frozen=True)
-class Records:
+class RecordSet:
     """Records that were found in files.
 
     Attributes:
@@ -63,7 +63,7 @@ class Records:
     @classmethod
     def of_images(
         cls, images: Column, labels: npt.NDArray[np.int64], files: tuple[Path, ...], class_names: tuple[str, ...] = ()
-    ) -> Records:
+    ) -> RecordSet:
         """Return labelled images: (records, channels, height, width) uint8 or float32, and class numbers from 0."""
         return cls({IMAGE: images, LABEL: labels}, files, class_names)
 
@@ -111,8 +111,8 @@ class RecordSource:
     """What was found at a path: records to train on, and those that its makers held out; `kind` is for people."""
 
     kind: str
-    train: Records
-    held_out: Records | None = None
+    train: RecordSet
+    held_out: RecordSet | None = None
 
 
 class Joined:

@@ -15,7 +15,7 @@ import torch
 
 from firmware_agent.common.errors import ModelError, user_errors
 from firmware_agent.common.frames.session_frames import Job
-from firmware_agent.common.losses.built_in import LOSSES
+from firmware_agent.common.losses.built_in_losses import LOSSES
 from firmware_agent.common.shipped_code import ShippedCode, check_built_in, load_code
 from firmware_agent.common.slices import Array
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from firmware_agent.common.datafiles.records import target_of
+from firmware_agent.common.datafiles.record_set import target_of
 from firmware_agent.common.errors import DataError
-from firmware_agent.common.objective import ObjectiveSpec
+from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.core.datasets import Dataset
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from firmware_agent.common.datafiles.records import target_of
+from firmware_agent.common.datafiles.record_set import target_of
 from firmware_agent.common.errors import ModelError
 
 if TYPE_CHECKING:
