@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.datafiles.record_set import LABEL
+from firmware_agent.common.datafiles.record_set import LABEL, target_of
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.frames.session_frames import Job
@@ -197,7 +197,7 @@ class GradientWorker:
         if crossing is not None:
             with hooks.forward():
                 values = self._loaded.front(batch)
-            return crossing.ends(values, batch[LABEL], last)
+            return crossing.ends(values, batch[target_of(batch) or LABEL], last)
         with hooks.forward():
             loss = self._loaded.forward(batch)
         return Ends([loss], [torch.ones_like(loss)], loss.item())

@@ -39,10 +39,17 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
     """Return what a job minimises: by its own loss or that of the user, else by what its data have.
 
     Raises:
-        ConfigurationError: the data do not say it.
+        ConfigurationError: the data do not say it, or the job cuts a model that has another loss than that of classes.
     """
     if loss is not None:
-        return with_loss(dataset, ShippedCode(loss.name, loss.source, plain_options(loss.options)))
-    if job.loss is not None:
-        return with_loss(dataset, ShippedCode(job.loss.name, None, plain_options(job.loss.options)))
-    return default_objective(dataset)
+        found = with_loss(dataset, ShippedCode(loss.name, loss.source, plain_options(loss.options)))
+    elif job.loss is not None:
+        found = with_loss(dataset, ShippedCode(job.loss.name, None, plain_options(job.loss.options)))
+    else:
+        found = default_objective(dataset)
+    if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
+        raise ConfigurationError(
+            f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "
+            f"{found.loss.name}, of {dataset.name}; leave placement out"
+        )
+    return found

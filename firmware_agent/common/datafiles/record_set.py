@@ -245,5 +245,5 @@ def check_fields(fields: Mapping[str, npt.NDArray[Any]], where: str) -> Mapping[
                 "length, and call what is held out test_NAME"
             )
     if (labels := labels_of(fields)) is not None:
-        check_labels(labels, len(labels), where)
+        return {**fields, target_of(fields) or LABEL: check_labels(labels, len(labels), where)}
     return fields

@@ -170,11 +170,10 @@ class SyncTraining:
         """End the round that goes on, and return its record (see `run_round`)."""
         ledger, number = self._ledger, self._ledger.rounds + 1
         await asyncio.to_thread(self._divergence.check_weights, f"round {number}", self.weights)
-        judged = await self._judge()
-        figures = {"accuracy": self._progress.accuracy, "test_loss": judged.loss, "metrics": judged.metrics}
-        seconds, noise = time.monotonic() - ledger.begin_seconds, self._stepper.screening.noise.records
-        figures |= {"wall_seconds": seconds, "gradient_noise_records": noise}
-        return ledger.record(self._participants.nodes, round=number, **figures)
+        judged, noise = await self._judge(), self._stepper.screening.noise.records
+        worth = {"accuracy": self._progress.accuracy, "test_loss": judged.loss, "metrics": judged.metrics}
+        worth |= {"wall_seconds": time.monotonic() - ledger.begin_seconds, "round": number}
+        return ledger.record(self._participants.nodes, gradient_noise_records=noise, **worth)
 
     async def _judge(self) -> Judgement:
         """Go on to the next round, unless others have already, and return what the weights are worth."""

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from firmware_agent import local_dataset as holding
-from firmware_agent.common.datafiles import RecordSet
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.identity import Identity
@@ -36,9 +35,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     really = vars(holding)["blocks_of"]
 
-    def watched(data: RecordSet) -> object:
-        seen.append(data.files[0])
-        return really(data)
+    def watched(column: object, where: str) -> object:
+        seen.append(Path(where))
+        return really(column, where)
 
     monkeypatch.setattr(holding, "blocks_of", watched)
     return seen

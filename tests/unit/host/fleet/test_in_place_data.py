@@ -143,7 +143,7 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="or a path with a / in it"):
         check_source("xyzzy", "data.source")
     np.savez(tmp_path / "x.npz", images=noise(2)[0], labels=np.array([0, 1]))
-    with pytest.raises(DataError, match="2 images are too few to hold a fifth of each class out"):
+    with pytest.raises(DataError, match="2 records are too few to hold a fifth of each class out"):
         load_dataset(str(tmp_path / "x.npz"), 0)
     config = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "data": "/own"}]}
     assert ArrayConfig.model_validate(config).list_devices()[0].data == "/own"

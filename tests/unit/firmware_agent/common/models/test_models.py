@@ -60,7 +60,7 @@ def test_the_callers_seed_decides_the_weights() -> None:
 @pytest.mark.slow
 def test_a_model_that_cannot_be_built_is_one_clear_error(folder: Path, subtests: pytest.Subtests) -> None:
     for name, arguments, match in [
-        ("digits_cn", {}, r"'digits_cn' is not built in; did you mean 'digits_cnn'\?.*my_net\.py:build"),
+        ("digits_cn", {}, r"'digits_cn' is not built in; did you mean 'digits_cnn'\?.*my_file\.py:function"),
         ("perceptron", {}, "'perceptron' is not built in; built in: digits_cnn"),
         ("other.py:build", {}, r"cannot read .*other\.py .*give a path from the job file's folder"),
         ("my_net.py:fails", {}, "building it with {} failed: RuntimeError.*no such weights"),
