@@ -47,6 +47,8 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
         found = with_loss(dataset, ShippedCode(job.loss.name, None, plain_options(job.loss.options)))
     else:
         found = default_objective(dataset)
+    if job.target is not None and dataset.labels is None:
+        raise ConfigurationError(f"target.accuracy: {dataset.name} has no class numbers, so no accuracy; leave it out")
     if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
         raise ConfigurationError(
             f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "

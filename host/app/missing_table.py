@@ -7,6 +7,7 @@ from dataclasses import replace
 from csd_emu.config.array_file import NATIVE, ArrayConfig
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
+from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.shipped_code import ShippedCode
 from host.app.calibration_measurement import calibrate
 from host.app.calibration_report import keep_table
@@ -25,12 +26,17 @@ def measure_missing(config: ArrayConfig, job: JobConfig, spec: ShippedCode, path
 
     Raises:
         EnvironmentUnfit: no virtual machine can be started here.
+        ConfigurationError: the model takes no images.
         CsdError: it could not be measured.
     """
     native = {device.profile for device in config.list_devices() if device.engine == NATIVE}
     if not native or config.clock not in ("auto", "modelled"):
         return
     dataset, store = load_job_dataset(job), find_tables(config)
+    if not dataset.are_images:
+        raise ConfigurationError(
+            f"calibrate: {spec.name} takes {dataset.input_field}, and tables are of models of images; leave it out"
+        )
     shape = dataset.shape
     if all(store.find(spec, shape, profile) for profile in native):
         return

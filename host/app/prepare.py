@@ -120,6 +120,11 @@ class RunRequest(JobInputs):
         """How to measure the calibration table for want of which the clock is the wall's; None if it is not."""
         if not self.wall or self.config.clock != "auto":
             return None
+        if not self.dataset.are_images:
+            return (
+                f"calibration tables are of models of images, and {self.spec.name} takes {self.dataset.input_field}: "
+                "seconds are this machine's (wall) and say nothing of a drive; virtual machines (engine: qemu) count them"
+            )
         seconds = plan_table(self.evaluator.layers(), self.job.batch_size).wall_seconds
         return (
             f"no calibration table has {self.spec.name}: seconds are this machine's (wall) and say nothing of a drive; "

@@ -74,6 +74,11 @@ class Dataset:
         return self.inputs.shape[1:]
 
     @property
+    def are_images(self) -> bool:
+        """Whether the model takes images, (channels, height, width) of bytes or floats."""
+        return len(self.shape) == 3 and self.inputs.dtype.kind in "uf"
+
+    @property
     def record_bytes(self) -> int:
         """Bytes of a record, as stored."""
         return sum(column.nbytes for column in self.fields.values()) // len(self)

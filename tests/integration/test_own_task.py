@@ -150,6 +150,7 @@ def test_a_loss_that_fails_in_a_drive_is_named_with_its_line_and_the_drive(own: 
         (LANGUAGE | {"model": "net.py:table_net"}, "does not take"),
         (LANGUAGE | {"model_arguments": {"tokens": 4}}, "index out of range"),
         ({"metrics": ["net.py:bias", "net.py:bias"]}, "metrics: bias is named twice; leave one out"),
+        ({"target": {"accuracy": 0.9}}, "has no class numbers, so no accuracy; leave it out"),
         ({"metrics": ["perplexty"]}, "did you mean 'perplexity'"),
         (
             SYNC | {"placement": "1"},

@@ -487,7 +487,7 @@ def build(where):
     [
         ("forward", "RuntimeError", ['  File "nets.py", line 22, in forward', '    raise RuntimeError("in forward")']),
         ("backward", "RuntimeError", ['  File "nets.py", line 10, in backward', "RuntimeError: in backward"]),
-        ("shape", "ValueError", ["self.objective.loss_of(self.model(", "to match target batch_size"]),
+        ("shape", "ValueError", ["self._functional.cross_entropy(", "to match target batch_size"]),
         ("exit", "SystemExit", ['  File "nets.py", line 24, in forward', "SystemExit: 0"]),
         ("long", "ValueError", ['  File "nets.py", line 28, in forward', "ValueError: ?long long"]),
         ("disk", "FileNotFoundError", ['  File "nets.py", line 30, in forward', "/absent/file"]),
