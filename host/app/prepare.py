@@ -123,7 +123,7 @@ class RunRequest(JobInputs):
         if not self.dataset.are_images:
             return (
                 f"calibration tables are of models of images, and {self.spec.name} takes {self.dataset.input_field}: "
-                "seconds are this machine's (wall) and say nothing of a drive; virtual machines (engine: qemu) count them"
+                "seconds are this machine's (wall) and say nothing of a drive; on virtual machines they are counted"
             )
         seconds = plan_table(self.evaluator.layers(), self.job.batch_size).wall_seconds
         return (
