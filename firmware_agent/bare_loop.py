@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Job
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.shard import Shard, open_shard
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.wire import decode, encode
 
 _LENGTH_BYTES = 4
@@ -47,15 +49,15 @@ def run_in_process(job: Job, task: Measure, shard: Shard) -> Measured:
 def loop(job: Job, task: Measure, shard: Shard) -> Measured:
     """Train for `task.device_seconds` seconds of this machine's clock, the plain way."""
     torch.manual_seed(job.seed)
-    model = build_model(ModelSpec(job.model, job.source, job.arguments)).train()
+    model = build_model(ShippedCode(job.model, job.source, job.arguments)).train()
     optimiser = torch.optim.SGD(model.parameters(), lr=job.learning_rate, momentum=job.momentum)
     generator, steps, start = np.random.default_rng(job.seed), 0, time.perf_counter()
     while steps <= task.warm_up_steps or time.perf_counter() - start < task.device_seconds:
         if steps == task.warm_up_steps:
             start = time.perf_counter()
-        index = generator.integers(0, len(shard.labels), task.batch_size)
-        inputs = torch.from_numpy(shard.images[index]).float().mul_(job.image_scale)
-        loss = functional.cross_entropy(model(inputs), torch.from_numpy(shard.labels[index]))
+        index = generator.integers(0, shard.samples, task.batch_size)
+        inputs = torch.from_numpy(shard.fields[IMAGE][index]).float().mul_(job.input_scale)
+        loss = functional.cross_entropy(model(inputs), torch.from_numpy(shard.fields[LABEL][index]))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

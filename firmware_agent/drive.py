@@ -21,6 +21,7 @@ import torch
 from firmware_agent import uplink
 from firmware_agent.agent import Agent, device_facts
 from firmware_agent.clock import Stopwatch
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import BootTimeout
 from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.handover import (
@@ -129,8 +130,7 @@ def warm_up() -> None:
         Path(os.devnull),
         ShardManifest("", "", 8, 8, (8,), {}),
         "",
-        np.zeros((8, 1, 8, 8), np.uint8),
-        np.zeros(8, np.int64),
+        {IMAGE: np.zeros((8, 1, 8, 8), np.uint8), LABEL: np.zeros(8, np.int64)},
     )
     job = Job("digits_cnn", {}, None, 1.0, 0, 0.01, 0.9, 8)
     Trainer(job, shard, 0, Stopwatch()).train(Train(1, 1))

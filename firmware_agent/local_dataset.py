@@ -11,9 +11,12 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from firmware_agent.common.atomic_files import read_file, replace_file
-from firmware_agent.common.datafiles import Labelled, LabelledSource, blocks_of, open_source
+from firmware_agent.common.datafiles import Column, RecordSet, RecordSource, blocks_of, open_source
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, labels_of
+from firmware_agent.common.errors import DataError
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.shard import ArrayEntry, Shard, ShardManifest, hex_sha256
 
@@ -41,28 +44,37 @@ def open_holding(path: Path, cache: Path | None = None) -> Shard:
     """
     source = open_source(path)
     data = source.train
+    images, labels = _labelled_images(path, data)
     manifest = ShardManifest(
         format=FORMAT,
         source=source.kind,
-        samples=len(data.labels),
-        private_samples=len(data.labels),
-        classes=tuple(int(count) for count in np.bincount(data.labels, minlength=data.classes)),
+        samples=len(data),
+        private_samples=len(data),
+        classes=tuple(int(count) for count in np.bincount(labels, minlength=data.classes)),
         arrays={
-            "images": ArrayEntry("images", data.images.dtype.str, data.images.shape, _content_sha256(data, cache)),
-            "labels": ArrayEntry("labels", "<i8", data.labels.shape, hex_sha256(data.labels.tobytes())),
+            IMAGE: ArrayEntry(IMAGE, images.dtype.str, images.shape, _content_sha256(data, cache)),
+            LABEL: ArrayEntry(LABEL, "<i8", labels.shape, hex_sha256(labels.tobytes())),
         },
     )
     digest = hex_sha256(msgspec.json.encode(manifest))
-    return Shard(path, manifest, digest, data.images, data.labels, describe(source))
+    return Shard(path, manifest, digest, data.fields, describe(source))
 
 
-def describe(source: LabelledSource) -> Holding:
+def _labelled_images(path: Path, data: RecordSet) -> tuple[Column, npt.NDArray[np.integer]]:
+    labels = labels_of(data.fields)
+    if labels is None or data.fields.keys() != {IMAGE, LABEL}:
+        raise DataError(f"{path}: holds {', '.join(data.fields)}; in place only labelled images are trained on")
+    return data.fields[IMAGE], labels
+
+
+def describe(source: RecordSource) -> Holding:
     """Return what the host is told of records: their kind and shape, and how many classes; nothing of any record."""
     data = source.train
-    return Holding(source.kind, data.images.shape[1:], data.images.dtype.str, data.classes, list(data.class_names))
+    images = data.fields[IMAGE]
+    return Holding(source.kind, images.shape[1:], images.dtype.str, data.classes, list(data.class_names))
 
 
-def fingerprint(data: Labelled) -> str:
+def fingerprint(data: RecordSet) -> str:
     """Return what changes when a file of the data is replaced or written to: names, sizes, times."""
     digest = hashlib.sha256()
     for file in data.files:
@@ -71,13 +83,13 @@ def fingerprint(data: Labelled) -> str:
     return digest.hexdigest()
 
 
-def _content_sha256(data: Labelled, cache: Path | None) -> str:
+def _content_sha256(data: RecordSet, cache: Path | None) -> str:
     mark = fingerprint(data)
     known = None if cache is None else _read(cache)
     if known is not None and known.fingerprint == mark:
         return known.sha256
     digest = hashlib.sha256()
-    for block in blocks_of(data):
+    for block in blocks_of(data.fields[IMAGE], str(data.files[0])):
         digest.update(block)
     if cache is not None:
         _write(cache, _Known(mark, digest.hexdigest()))

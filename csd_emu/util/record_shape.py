@@ -1,4 +1,4 @@
-"""The shape of images: channels, height, width."""
+"""The shape of what a model takes of one record; of an image: channels, height, width."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from firmware_agent.common.errors import ConfigurationError
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 
 def parse_shape(text: str) -> Shape:

@@ -25,7 +25,7 @@ from csd_lab.fidelity.board_fidelity import (
     compare_boards,
 )
 from firmware_agent.common.errors import EnvironmentUnfit
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.calibration_measurement import calibrate
 from host.config.calibration_request import CalibrationRequest, make_request
 
@@ -53,7 +53,7 @@ def bench_fidelity(bench: Bench) -> BenchReport:
     coremark = [Path(each) for each in os.environ.get("CSD_COREMARK", "").split(os.pathsep) if each]
     ncnn = os.environ.get("CSD_NCNN")
     boards = compare_boards(Path(ncnn) if ncnn else None, coremark, bench.paths, bench.progress)
-    request = make_request(ModelSpec("digits_cnn"), (1, 8, 8), BATCHES, seed=bench.seed)
+    request = make_request(ShippedCode("digits_cnn"), (1, 8, 8), BATCHES, seed=bench.seed)
     bench.progress.stage("calibrate without cycles")
     _, plain_seconds = _calibrate(request, bench)
     tables: list[CalibrationTable] = []

@@ -38,7 +38,7 @@ from firmware_agent.common.errors import DeviceError
 from firmware_agent.common.frames.measure_frames import Probed, ProbeRead, ProbeSend
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed
 from firmware_agent.common.handover import OWN_SINK
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.calibration_measurement import machine_request, measure_table
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.fleet.device_session import DeviceSession
@@ -234,7 +234,7 @@ def bench_calibration(bench: Bench) -> BenchReport:
     tables: list[CalibrationTable] = []
     for shape, cases in ((DIGITS_SHAPE, DIGITS), (IMAGES_SHAPE, IMAGES)):
         requests = [
-            make_request(ModelSpec(name, None, {"num_classes": CLASSES}), shape, batches, seed=bench.seed)
+            make_request(ShippedCode(name, None, {"num_classes": CLASSES}), shape, batches, seed=bench.seed)
             for name, batches in cases
         ]
         tables += _measure(requests, bench)

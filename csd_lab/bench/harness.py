@@ -32,12 +32,13 @@ from firmware_agent.agent import device_facts
 from firmware_agent.common.errors import BootTimeout
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Job
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.prepare import RunRequest, prepare_run
 from host.app.training_run import make_participants, make_sync_training
 from host.config.job_file import DEFAULT_DATA, JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import load_dataset
+from host.core.learning.default_objective import default_objective
 from host.core.records import OnEvent
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import ArrayRequest, StartedArray
@@ -82,13 +83,13 @@ def bench_job(seed: int) -> JobConfig:
 def bench_frame(seed: int) -> Job:
     """Return the quickstart's job as devices get it."""
     job = bench_job(seed)
-    return job_frame(job, ModelSpec(job.model), load_dataset(job.data.source, seed).image_scale)
+    return job_frame(job, ShippedCode(job.model), default_objective(load_dataset(job.data.source, seed)))
 
 
-def request_run(config: ArrayConfig, job: JobConfig | Mapping[str, Any], spec: ModelSpec | None = None) -> RunRequest:
+def request_run(config: ArrayConfig, job: JobConfig | Mapping[str, Any], spec: ShippedCode | None = None) -> RunRequest:
     """Return the run of a job, or of a job file's keys, on an array; without `spec` of the model that the job names."""
     checked = job if isinstance(job, JobConfig) else JobConfig.model_validate(job)
-    return prepare_run(ResolvedRun(config, checked, spec or ModelSpec(checked.model)))
+    return prepare_run(ResolvedRun(config, checked, spec or ShippedCode(checked.model)))
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class RunningDrives:
                 participants = make_participants(request, self.fleet, self.list_existing, on_event)
                 yield make_sync_training(request, participants, accountant, faults, guide=guide)
                 return
-            frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
+            frame = job_frame(request.job, request.spec, request.objective, request.proximal)
             exchange = RoundExchange(request.job, frame, self.fleet, self.list_existing, on_event, faults.before_task)
             names = self.names if among is None else list(among)
             yield FederatedTraining(request.job, names, exchange, accountant, request.evaluator)

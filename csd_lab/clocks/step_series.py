@@ -197,7 +197,7 @@ async def record_federated(request: RunRequest, sessions: Mapping[str, DeviceSes
         request: of the job.
         sessions: device -> its session.
     """
-    job, frame = request.job, job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
+    job, frame = request.job, job_frame(request.job, request.spec, request.objective, request.proximal)
     for session in sessions.values():
         await prepare_device(session, frame, Deadline(WATCHDOG_SECONDS))
     weights, passes = request.evaluator.initial_weights(), []
@@ -208,7 +208,7 @@ async def record_federated(request: RunRequest, sessions: Mapping[str, DeviceSes
         shares = round_weights([answer.samples for answer in answers])
         weights = weighted_mean([(n, answer.weights) for n, answer in zip(shares, answers, strict=True)])
         passes.append([answer.steps for answer in answers])
-        if job.target is not None and request.evaluator.evaluate(weights)[0] >= job.target.accuracy:
+        if job.target is not None and request.evaluator.evaluate(weights).accuracy >= job.target.accuracy:
             break
     return StepSeries(
         sync=False, passes=passes, round_passes=[1] * len(passes), epochs=job.epochs, batch_size=job.batch_size

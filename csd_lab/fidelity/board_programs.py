@@ -160,7 +160,7 @@ def _task(request: CalibrationRequest) -> str:
     job = {
         "model": request.spec.name,
         "arguments": {},
-        "image_scale": 1 / 255,
+        "input_scale": 1 / 255,
         "seed": request.seed,
         "learning_rate": LEARNING_RATE,
         "momentum": MOMENTUM,

@@ -14,7 +14,7 @@ from csd_emu.profiles.calibration.table_store import SHIPPED
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import CsdError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.calibration_report import MeasureTable
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.core.owned_files import check_writable
@@ -85,7 +85,7 @@ def recalibrate(
 
 def request_of(table: CalibrationTable) -> CalibrationRequest:
     """Return the request that a table was measured by: with layers and cycles."""
-    spec = ModelSpec(table.model, None, dict(table.arguments))
+    spec = ShippedCode(table.model, None, dict(table.arguments))
     request = make_request(spec, table.input_shape, table.batches, seed=table.seed, layers=True)
     return replace(request, cycles=True)
 

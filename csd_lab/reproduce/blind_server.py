@@ -19,7 +19,8 @@ from csd_emu.profiles.calibration.cycle_counts import scaled
 from csd_emu.profiles.calibration.table_key import CYCLES_CORE
 from csd_lab.reproduce.blind_inputs import BlindInputs
 from csd_lab.simulate.nodes import NodeKind, Nodes, make_nodes
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.device_time import ASSUMED_CYCLES
 from host.core.model_facts import Load, inspect_load
@@ -43,7 +44,7 @@ CentredBand = tuple[float, float, float]
 @cache
 def model_load(model: str) -> Load:
     """Return the bytes of a model of the zoo at its full size."""
-    return inspect_load(ModelSpec(model), ZOO[model].input_shape)
+    return inspect_load(ShippedCode(model), ZOO[model].input_shape)
 
 
 @dataclass(frozen=True)

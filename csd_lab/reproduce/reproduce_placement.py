@@ -40,7 +40,8 @@ from csd_lab.reproduce.blind_server import DRIVE, HOST_PROFILE
 from csd_lab.reproduce.output import check_output, write_placement
 from csd_lab.reproduce.placement_result import PlacementReport, Placing, PublishedPlacement, RanPlacement, Traffic
 from csd_lab.reproduce.verdict import HeadlineVerdict, undecidable
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from host.core.device_time import MODELLED, TableModel, gradient_seconds, host_model, micro_batch_counts
 from host.policies.split.choose_cut import HEAVY, decide
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
@@ -141,7 +142,7 @@ def reproduce_placement(
     traffic, placing = [], list[Placing]()
     for model in MODELS:
         progress.stage(f"{model}: bytes of every cut")
-        layers = inspect_layers(ModelSpec(model), ZOO[model].input_shape, LayerExchange(buffers=False))
+        layers = inspect_layers(ShippedCode(model), ZOO[model].input_shape, LayerExchange(buffers=False))
         traffic.append(describe_traffic(model, layers))
         progress.stage(f"{model}: {len(DRIVES)} arrays behind {len(LINKS_BYTES_PER_SECOND)} links")
         placing += place(model, layers, store)
@@ -225,7 +226,7 @@ def place_one(
 ) -> Placing:
     """Return which cut is chosen for equal drives behind a link, and what it wins."""
     profile, host = get_profile(DRIVE), get_profile(HOST_PROFILE)
-    table = store.require(ModelSpec(model), ZOO[model].input_shape, DRIVE)
+    table = store.require(ShippedCode(model), ZOO[model].input_shape, DRIVE)
     at_once = min(batch, table.batches[-1])
     seconds = gradient_seconds(TableModel(table, profile), micro_batch_counts(batch, at_once))
     one = DeviceCost(

@@ -16,7 +16,8 @@ from csd_lab.simulate.simulated_run import SimulationTrace, simulate
 from csd_lab.simulate.simulation_figures import SimulatedBaseline
 from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner, plan
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import TuningSection
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.policies.batching.fixed import FixedBatches
@@ -28,7 +29,7 @@ MODELS = ("mobilenet_v2", "squeezenet", "inception_v3", "nasnet_mobile")
 def describe_input(server: BlindServer, at: Circumstances) -> ModelInput:
     """Return what a model's figures rest on."""
     load, table = server.load, server.cycles.table
-    modules = build_model(ModelSpec(server.model)).modules()
+    modules = build_model(ShippedCode(server.model)).modules()
     norms = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in modules)
     return ModelInput(
         model=server.model,

@@ -23,7 +23,8 @@ from csd_lab.simulate.simulation_report import describe_tree, run_request
 from csd_lab.simulate.simulation_request import SimulationRequest
 from csd_lab.testkit.random_rounds import list_rounds
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.units import format_bytes
 from host.cli.schemas import check_clone
 from host.config.job_file import JobConfig
@@ -83,7 +84,7 @@ def servers_of(count: int, **changes: Any) -> dict[str, Any]:
 @functools.cache
 def load_of(model: str) -> Load:
     """Return the bytes of a model."""
-    return inspect_load(ModelSpec(model), ZOO[model].input_shape)
+    return inspect_load(ShippedCode(model), ZOO[model].input_shape)
 
 
 def simulate_servers(model: str, count: int, **changes: Any) -> SimulatedTree:

@@ -20,12 +20,12 @@ from csd_lab.simulate.host_worth import host_worth
 from csd_lab.tune.equal_batches import plan_equal
 from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
+from host.app.job_objective import choose_objective, load_job_dataset
 from host.config.array_files import read_array
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.config.job_file import load_job
 from host.config.plugins.plugin_section import UserSection
 from host.config.resolve import load_plugins
-from host.core.datasets import load_dataset
 from host.core.figure_bands import Band, span_of
 from host.core.model_facts import ModelFacts, exchange_seconds, inspect_load, inspect_model
 from host.core.tuning.speed_table import SpeedTable
@@ -66,10 +66,9 @@ def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
     job, spec = load_job(job_path)
     if job.mode != "sync":
         raise ConfigurationError(f"{job_path}: mode: batches are tuned for synchronous training; write mode: sync")
-    load_plugins(job, job_path)  # one that is broken is said now
-    dataset = load_dataset(job.data.source, job.seed)
+    plugins, dataset = load_plugins(job, job_path), load_job_dataset(job)  # one that is broken is said now
     dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
-    return TuneRequest(config, job, spec, dataset, dealt)
+    return TuneRequest(config, job, spec, dataset, choose_objective(job, dataset, plugins.loss), dealt)
 
 
 @dataclass(frozen=True)
@@ -233,9 +232,9 @@ def _notes(request: TuneRequest, classes: Mapping[str, DeviceClass], plan: Batch
     if shards.action:
         over = _listed([names[number] for number in shards.overflowing])
         notes.append(f"{over}: more private records than equal steps have room for: {shards.action}")
-    if (total := int(plan.batches.sum())) > len(request.dataset.labels):
+    if (total := int(plan.batches.sum())) > len(request.dataset):
         notes.append(
-            f"one step takes {total} records, the data set has {len(request.dataset.labels)}: set "
+            f"one step takes {total} records, the data set has {len(request.dataset)}: set "
             "sync.tuning.slow_batch to make steps smaller"
         )
     if plan.bounded:

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.archive import ArchiveMember, list_archive, read_member, write_archive
-from firmware_agent.common.datafiles.labelled import Images
+from firmware_agent.common.datafiles.record_set import MOST_FIELDS, Column, labels_of
 from firmware_agent.common.errors import ShardError
 from firmware_agent.common.frames.session_frames import Holding
 
 MANIFEST = "manifest.json"
-FORMAT = "csd-shard/2"
+FORMAT = "csd-shard/3"
 _HASH_BLOCK_BYTES = 1 << 20
 REMEDY = "make the array again with csd-emu down and csd-emu up"
 
@@ -34,10 +34,11 @@ class ArrayEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a shard holds.
+    """What a shard holds: one array for each field of its records.
 
-    `samples` is the length of the first axis of every array; the first `private_samples` of them are on this drive
-    alone, the others are the public pool, which lies on every drive in the same order.
+    `classes` are the records of each class, empty where records have none. `samples` is the length of the first axis of
+    every array; the first `private_samples` of them are on this drive alone, the others are the public pool, which lies
+    on every drive in the same order.
     """
 
     format: str
@@ -56,57 +57,59 @@ class Shard:
         path: the archive, a file or a block device; or where records lie in place.
         manifest: what it holds.
         manifest_sha256: hex digest of the manifest's bytes; the host compares it with the one that it wrote.
-        images: (samples, ...) as stored, usually uint8; memory-mapped or read when asked for, read-only.
-        labels: (samples,) int64 class numbers; read-only.
+        fields: name -> (samples, ...) as stored; memory-mapped or read when asked for, read-only.
         holding: what the host is told of records that lie in place; None of an archive that it wrote.
     """
 
     path: Path
     manifest: ShardManifest
     manifest_sha256: str
-    images: Images
-    labels: npt.NDArray[np.int64]
+    fields: Mapping[str, Column]
     holding: Holding | None = None
+
+    @property
+    def samples(self) -> int:
+        """How many records there are."""
+        return self.manifest.samples
 
 
 def write_shard(
-    path: Path,
-    source: str,
-    images: npt.NDArray[np.generic],
-    labels: npt.NDArray[np.int64],
-    private_samples: int | None = None,
+    path: Path, source: str, fields: Mapping[str, npt.NDArray[Any]], private_samples: int | None = None
 ) -> str:
     """Write a shard archive and return its manifest's sha256.
 
     Args:
         path: the archive to write.
         source: the data set's name, for people.
-        images: (samples, ...) any fixed-size dtype.
-        labels: (samples,) class numbers.
+        fields: name -> (samples, ...) numbers; class numbers, if there are any, from 0.
         private_samples: so many, the first, are private, the others public; None for all.
 
     Raises:
         ShardError: the arrays do not have one length, or it is zero, or less than `private_samples`.
     """
-    if len(images) != len(labels) or len(labels) == 0:
-        raise ShardError(f"{path}: {len(images)} images and {len(labels)} labels do not make a shard")
-    private = len(labels) if private_samples is None else private_samples
-    if not 0 <= private <= len(labels):
-        raise ShardError(f"{path}: {private} of {len(labels)} records cannot be private")
-    files = {"images.npy": _npy_bytes(images), "labels.npy": _npy_bytes(labels.astype(np.int64))}
+    lengths = {len(column) for column in fields.values()}
+    samples = min(lengths, default=0)
+    if len(lengths) != 1 or not samples:
+        told = " and ".join(f"{len(column)} of {name}" for name, column in fields.items())
+        raise ShardError(f"{path}: {told or 'no field'} do not make a shard")
+    private = samples if private_samples is None else private_samples
+    if not 0 <= private <= samples:
+        raise ShardError(f"{path}: {private} of {samples} records cannot be private")
+    files = {name: _npy_bytes(column) for name, column in fields.items()}
+    labels = labels_of(fields)
     manifest = ShardManifest(
         format=FORMAT,
         source=source,
-        samples=len(labels),
+        samples=samples,
         private_samples=private,
-        classes=tuple(int(c) for c in np.bincount(labels)),
+        classes=() if labels is None else tuple(int(c) for c in np.bincount(labels)),
         arrays={
-            "images": ArrayEntry("images.npy", images.dtype.str, images.shape, hex_sha256(files["images.npy"])),
-            "labels": ArrayEntry("labels.npy", "<i8", labels.shape, hex_sha256(files["labels.npy"])),
+            name: ArrayEntry(f"{name}.npy", column.dtype.str, column.shape, hex_sha256(files[name]))
+            for name, column in fields.items()
         },
     )
     encoded = msgspec.json.encode(manifest)
-    write_archive(path, {MANIFEST: encoded, **files})
+    write_archive(path, {MANIFEST: encoded, **{f"{name}.npy": content for name, content in files.items()}})
     return hex_sha256(encoded)
 
 
@@ -126,13 +129,12 @@ def open_shard(path: Path) -> Shard:
     members = list_archive(path)
     arrays = {name: _open_array(path, members, name, entry) for name, entry in manifest.arrays.items()}
     _check_lengths(path, manifest, arrays)
-    return Shard(path, manifest, hex_sha256(encoded), arrays["images"], arrays["labels"])
+    return Shard(path, manifest, hex_sha256(encoded), arrays)
 
 
 def _check_lengths(path: Path, manifest: ShardManifest, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
-    missing = {"images", "labels"} - set(arrays)
-    if missing:
-        raise ShardError(f"{path}: the manifest has no {' and no '.join(sorted(missing))}; {REMEDY}")
+    if not arrays or len(arrays) > MOST_FIELDS:
+        raise ShardError(f"{path}: the manifest has {len(arrays)} arrays, of 1 to {MOST_FIELDS}; {REMEDY}")
     if any(len(array) != manifest.samples for array in arrays.values()):
         raise ShardError(f"{path}: arrays do not have the manifest's {manifest.samples} samples; {REMEDY}")
     if not 0 <= manifest.private_samples <= manifest.samples:

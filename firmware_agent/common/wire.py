@@ -53,7 +53,7 @@ from firmware_agent.common.frames.step_frames import (
     Timed,
 )
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 SERVICE_METHOD = "/csd.v1.Host/Session"
 HOST_NAME = "csd-host"
 # Messages of several frames: at most so many frames, and so many bytes of them.

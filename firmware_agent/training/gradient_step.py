@@ -15,16 +15,17 @@ import numpy.typing as npt
 import torch
 
 from firmware_agent.clock import Stopwatch
+from firmware_agent.common.datafiles.record_set import LABEL, target_of
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.frames.step_frames import Reduce, Step
-from firmware_agent.common.slices import Array
+from firmware_agent.common.losses.objective import Batch
 from firmware_agent.common.split.activations import step_seed
 from firmware_agent.common.sync_batch_norm import Reduction, Values, alone
 from firmware_agent.common.weights import buffer_names, trained_names
 from firmware_agent.training.cut_pass import Cross, CutPass, Ends
-from firmware_agent.training.loaded_job import LoadedJob
+from firmware_agent.training.loaded_job import LoadedJob, size_of
 
 Index = npt.NDArray[np.uint32]
 Meet = Callable[[Reduce], bytes]
@@ -143,8 +144,7 @@ class GradientWorker:
     def forward_order(self) -> list[str]:
         """Return the order of first use; it is found once, while the stopwatch stands still."""
         if self._order is None:
-            images, _ = self._loaded.take(np.arange(1))
-            self._order = forward_order(self.model, self._loaded.inputs(images))
+            self._order = forward_order(self.model, self._loaded.inputs(self._loaded.take(np.arange(1))))
         return self._order
 
     def _checked(self, task: Step) -> Index:
@@ -169,9 +169,9 @@ class GradientWorker:
         self._stopwatch.mark()
         parts = np.array_split(index, -(-len(index) // micro_batch))
         for number, part in enumerate(parts, 1):
-            images, labels = self._loaded.take(part)
+            batch = self._loaded.take(part)
             self._phase = "forward"
-            ends = self._forward(images, labels, hooks, crossing, last=number == len(parts))
+            ends = self._forward(batch, hooks, crossing, last=number == len(parts))
             self._phase = "backward"
             hooks.backward(last=number == len(parts))
             share = len(part) / len(index)
@@ -180,26 +180,26 @@ class GradientWorker:
             elif ends.tensors:
                 GivenGradients.apply([each * share for each in ends.gradients], *ends.tensors).backward()  # type: ignore[no-untyped-call]
             loss_sum += ends.loss * len(part)
-            read_bytes += images.nbytes + labels.nbytes
+            read_bytes += size_of(batch)[1]
             self._stopwatch.lap("backward")
         return LocalStep(len(index), loss_sum / len(index), read_bytes)
 
     def _pass_forward(self, index: Index, micro_batch: int) -> LocalStep:
         """Run the records through the model, or the front of it, without any exchange."""
         self._stopwatch.mark()
-        run = self._loaded.forward if self._loaded.point is None else lambda images, _: self._loaded.front(images)
+        run = self._loaded.forward if self._loaded.point is None else self._loaded.front
         for part in np.array_split(index, -(-len(index) // micro_batch)):
-            run(*self._loaded.take(part))
+            run(self._loaded.take(part))
             self._stopwatch.lap("forward")
         return LocalStep(len(index), 0.0, 0)
 
-    def _forward(self, images: Array, labels: Array, hooks: PassHooks, crossing: CutPass | None, last: bool) -> Ends:
+    def _forward(self, batch: Batch, hooks: PassHooks, crossing: CutPass | None, last: bool) -> Ends:
         if crossing is not None:
             with hooks.forward():
-                values = self._loaded.front(images)
-            return crossing.ends(values, labels, last)
+                values = self._loaded.front(batch)
+            return crossing.ends(values, batch[target_of(batch) or LABEL], last)
         with hooks.forward():
-            loss = self._loaded.forward(images, labels)
+            loss = self._loaded.forward(batch)
         return Ends([loss], [torch.ones_like(loss)], loss.item())
 
     def _charged(self, step: int, meet: Meet) -> Reduction:

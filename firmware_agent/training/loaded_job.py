@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.datafiles.labelled import Images
+from firmware_agent.common.datafiles.record_set import Column
+from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.losses.objective import Batch, Objective
+from firmware_agent.common.models import build_model
 from firmware_agent.common.shard import Shard
-from firmware_agent.common.slices import Array
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.split.cutting import Cut, CutPoint, cut_model
 from firmware_agent.common.sync_batch_norm import StatisticsExchange, freeze_statistics, synchronise
-
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class LoadedJob:
@@ -37,6 +36,7 @@ class LoadedJob:
             job with a cut the front alone.
         point: where the model is cut; None if it is whole.
         meeting: where synchronised batch normalisation exchanges.
+        objective: what the model takes, and the loss.
         samples: how many records the shard has.
         resident: whether they are in memory.
     """
@@ -45,18 +45,23 @@ class LoadedJob:
         """Build the job's model and load the shard.
 
         Raises:
-            ModelError: the model cannot be built here.
+            ModelError: the model or the loss cannot be made here, or the shard's records have not what it takes.
             ConfigurationError: it cannot be cut where the job says.
         """
-        self._image_scale, self._dtype, self._stopwatch = job.image_scale, _DTYPES[job.precision], stopwatch
-        self._images, self._labels, self.resident = _load(shard)
-        self.samples = len(self._labels)
+        self.objective, self._stopwatch = Objective.of_job(job), stopwatch
+        if job.input_field not in shard.fields:
+            raise ModelError(
+                f"data.input: the shard's records have no {job.input_field!r}, but {', '.join(shard.fields)}; make the "
+                "array again"
+            )
+        self._fields, self.resident = _load(shard)
+        self.samples = shard.samples
         self.point: CutPoint | None = None
-        spec = ModelSpec(job.model, job.source, job.arguments)
+        spec = ShippedCode(job.model, job.source, job.arguments)
         if job.cut is None:
             self.model = self._build(spec, job.seed)
         else:
-            cut = build_front(lambda: self._build(spec, job.seed), self.inputs(self._images[np.arange(1)]), job.cut)
+            cut = build_front(lambda: self._build(spec, job.seed), self.inputs(self.take(np.arange(1))), job.cut)
             self.model, self.point = cut.front, cut.point
         self.meeting = StatisticsExchange()
         if job.batch_norm == "synchronised":
@@ -64,41 +69,47 @@ class LoadedJob:
         elif job.batch_norm == "frozen":
             freeze_statistics(self.model)
 
-    def _build(self, spec: ModelSpec, seed: int) -> nn.Module:
+    def _build(self, spec: ShippedCode, seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        return build_model(spec).train().to(self._dtype)
+        return build_model(spec).train().to(self.objective.dtype)
 
-    def take(self, index: npt.NDArray[np.integer]) -> tuple[Array, Array]:
-        """Return images and labels, as stored, of the records at these places in the shard."""
-        return self._images[index], self._labels[index]
+    def take(self, index: npt.NDArray[np.integer]) -> Batch:
+        """Return the records at these places in the shard, as stored."""
+        return {name: column[index] for name, column in self._fields.items()}
 
-    def forward(self, images: Array, labels: Array) -> torch.Tensor:
-        """Return the mean cross-entropy of these records, charged to the forward phase."""
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Return the mean loss of these records, charged to the forward phase."""
         if not self.resident:
             self._stopwatch.mark()
-        loss = functional.cross_entropy(self.model(self.inputs(images)), torch.from_numpy(labels))
+        loss = self.objective.loss_of(self.model(self.inputs(batch)), batch)
         self._stopwatch.lap("forward")
         return loss
 
-    def front(self, images: Array) -> tuple[torch.Tensor, ...]:
+    def front(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """Return what the front of a model computes of these records, charged to the forward phase."""
         if not self.resident:
             self._stopwatch.mark()
-        values: tuple[torch.Tensor, ...] = self.model(self.inputs(images))
+        values: tuple[torch.Tensor, ...] = self.model(self.inputs(batch))
         self._stopwatch.lap("forward")
         return values
 
-    def inputs(self, images: Array) -> torch.Tensor:
-        """Return stored images as the model takes them."""
-        return torch.from_numpy(images).to(self._dtype).mul_(self._image_scale)
+    def inputs(self, batch: Batch) -> torch.Tensor:
+        """Return records as the model takes them."""
+        return self.objective.inputs(batch)
 
 
-def _load(shard: Shard) -> tuple[Images, Array, bool]:
-    """Return images, labels, and whether they are in memory: if they take at most a quarter of what is free."""
-    size_bytes = shard.images.nbytes + shard.labels.nbytes
-    if size_bytes > free_bytes() // 4:
-        return shard.images, shard.labels, False
-    return shard.images[np.arange(len(shard.labels))], np.array(shard.labels), True
+def size_of(batch: Batch) -> tuple[int, int]:
+    """Return how many records a batch has, and their bytes."""
+    columns = batch.values()
+    return len(next(iter(columns))), sum(column.nbytes for column in columns)
+
+
+def _load(shard: Shard) -> tuple[Mapping[str, Column], bool]:
+    """Return the records, and whether they are in memory: if they take at most a quarter of what is free."""
+    if sum(column.nbytes for column in shard.fields.values()) > free_bytes() // 4:
+        return shard.fields, False
+    every = np.arange(shard.samples)
+    return {name: column[every] for name, column in shard.fields.items()}, True
 
 
 def build_front(build: Callable[[], nn.Module], images: torch.Tensor, layer: str) -> Cut:

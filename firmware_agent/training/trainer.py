@@ -19,14 +19,15 @@ from firmware_agent.common.frames.session_frames import Job, Tensors, Train
 from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
 from firmware_agent.common.layer_seconds import LayerSeconds, layer_times, measure_layers
+from firmware_agent.common.losses.objective import Batch
 from firmware_agent.common.shard import Shard
-from firmware_agent.common.slices import Array, cut_slices, tensor_specs
+from firmware_agent.common.slices import cut_slices, tensor_specs
 from firmware_agent.common.split.activations import epoch_order
 from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import encode
 from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
-from firmware_agent.training.loaded_job import LoadedJob
+from firmware_agent.training.loaded_job import LoadedJob, size_of
 from firmware_agent.training.sgd import LocalSgd
 from firmware_agent.training.step_sender import Damage
 
@@ -83,10 +84,10 @@ class Trainer:
         torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.round]).generate_state(1)[0]))
         loss_sum, samples, steps, read_bytes = 0.0, 0, 0, 0
         each: list[PhaseSeconds] = []
-        for images, labels in self._batches(task):
-            loss_sum += self._step(optimiser, images, labels) * len(labels)
-            samples, steps = samples + len(labels), steps + 1
-            read_bytes += images.nbytes + labels.nbytes
+        for batch in self._batches(task):
+            size, size_bytes = size_of(batch)
+            loss_sum += self._step(optimiser, batch) * size
+            samples, steps, read_bytes = samples + size, steps + 1, read_bytes + size_bytes
             if task.batches is not None:
                 each.append(self._stopwatch.take())
                 self._stopwatch.mark()
@@ -108,9 +109,9 @@ class Trainer:
         watch.take()
         watch.mark()
         start = now()
-        for images, labels in self._endless_batches(task.batch_size):
-            self._step(optimiser, images, labels)
-            samples, steps = samples + len(labels), steps + 1
+        for batch in self._endless_batches(task.batch_size):
+            self._step(optimiser, batch)
+            samples, steps = samples + task.batch_size, steps + 1
             if most is not None:
                 each.append(watch.take())
                 watch.mark()
@@ -153,9 +154,9 @@ class Trainer:
             for number in range(1 + task.cycle_steps):
                 if number > least and self._stopwatch.now() - start >= _MARKED_SECONDS:
                     break
-                images, labels = next(batches)
+                batch = next(batches)
                 self._stopwatch.mark()
-                self._step(optimiser, images, labels)
+                self._step(optimiser, batch)
             for _ in range(_MARKED_ENCODINGS):
                 self.encode(0)
             marks.execute(PhaseMark.STOP)
@@ -170,7 +171,7 @@ class Trainer:
     def _layer_times(self, optimiser: LocalSgd, task: Measure, steps: Sequence[PhaseSeconds]) -> LayerTimes | None:
         """Return what the layers take of the median step; None of a model whose layers cannot be told apart."""
         try:
-            layers = trace_layers(self.model, self.loaded.inputs(self.loaded.take(np.arange(1))[0]))
+            layers = trace_layers(self.model, self.loaded.inputs(self.loaded.take(np.arange(1))))
         except Exception as error:  # the user's model may not take one record, or not in evaluation
             log.warning("the model's layers cannot be told apart: %s", error)
             return None
@@ -200,24 +201,24 @@ class Trainer:
         optimiser.zero_grad()
         return passes[1:] or passes
 
-    def _loss(self, batches: Iterator[tuple[Array, Array]]) -> Callable[[], torch.Tensor]:
+    def _loss(self, batches: Iterator[Batch]) -> Callable[[], torch.Tensor]:
         """Return what computes the loss of a batch: taking it from memory is part of that, from flash it is not."""
         if self.loaded.resident:
-            return lambda: self.loaded.forward(*next(batches))
+            return lambda: self.loaded.forward(next(batches))
         taken = next(batches)
-        return lambda: self.loaded.forward(*taken)
+        return lambda: self.loaded.forward(taken)
 
     def _warm_up(self, optimiser: LocalSgd, task: Measure) -> None:
         now, size = self._stopwatch.now, task.warm_up_batch_size or task.batch_size
         start = now()
-        for number, (images, labels) in enumerate(self._endless_batches(size)):
+        for number, batch in enumerate(self._endless_batches(size)):
             if number >= task.warm_up_steps or (number and now() - start >= task.device_seconds):
                 return
-            self._step(optimiser, images, labels)
+            self._step(optimiser, batch)
 
-    def _step(self, optimiser: LocalSgd, images: Array, labels: Array) -> float:
+    def _step(self, optimiser: LocalSgd, batch: Batch) -> float:
         watch = self._stopwatch
-        loss = self.loaded.forward(images, labels)
+        loss = self.loaded.forward(batch)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         watch.lap("backward")
@@ -226,7 +227,7 @@ class Trainer:
         watch.lap("update")
         return value
 
-    def _batches(self, task: Train) -> Iterator[tuple[Array, Array]]:
+    def _batches(self, task: Train) -> Iterator[Batch]:
         if task.batches is not None:
             self._stopwatch.mark()
             yield from (self.loaded.take(np.frombuffer(records, "<u4")) for records in task.batches)
@@ -237,7 +238,7 @@ class Trainer:
             for start in range(0, len(order), self._job.batch_size):
                 yield self.loaded.take(order[start : start + self._job.batch_size])
 
-    def _endless_batches(self, batch_size: int) -> Iterator[tuple[Array, Array]]:
+    def _endless_batches(self, batch_size: int) -> Iterator[Batch]:
         generator = np.random.default_rng(self._seed)
         while True:
             yield self.loaded.take(generator.integers(0, self.loaded.samples, batch_size))

@@ -140,7 +140,7 @@ async def build_there(session: DeviceSession, request: CalibrationRequest) -> No
         model=request.spec.name,
         arguments=dict(request.key.arguments),
         source=request.spec.source,
-        image_scale=load_dataset(source_of(request), request.seed).image_scale,
+        input_scale=load_dataset(source_of(request), request.seed).input_scale,
         seed=request.seed,
         learning_rate=LEARNING_RATE,
         momentum=MOMENTUM,

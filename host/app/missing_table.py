@@ -7,30 +7,36 @@ from dataclasses import replace
 from csd_emu.config.array_file import NATIVE, ArrayConfig
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.calibration_measurement import calibrate
 from host.app.calibration_report import keep_table
+from host.app.job_objective import load_job_dataset
 from host.app.prepare import find_tables
 from host.config.calibration_request import make_request
 from host.config.job_file import JobConfig
-from host.core.datasets import load_dataset
 from host.core.evaluation import Evaluator
 from host.core.table_plan import plan_table
 
 
-def measure_missing(config: ArrayConfig, job: JobConfig, spec: ModelSpec, paths: Paths, progress: Progress) -> None:
+def measure_missing(config: ArrayConfig, job: JobConfig, spec: ShippedCode, paths: Paths, progress: Progress) -> None:
     """Measure the table of a job's model on a virtual machine, and keep it; nothing is done where there is one.
 
     Without native drives whose seconds are modelled there is nothing to do either.
 
     Raises:
         EnvironmentUnfit: no virtual machine can be started here.
+        ConfigurationError: the model takes no images.
         CsdError: it could not be measured.
     """
     native = {device.profile for device in config.list_devices() if device.engine == NATIVE}
     if not native or config.clock not in ("auto", "modelled"):
         return
-    dataset, store = load_dataset(job.data.source, job.seed), find_tables(config)
+    dataset, store = load_job_dataset(job), find_tables(config)
+    if not dataset.are_images:
+        raise ConfigurationError(
+            f"calibrate: {spec.name} takes {dataset.input_field}, and tables are of models of images; leave it out"
+        )
     shape = dataset.shape
     if all(store.find(spec, shape, profile) for profile in native):
         return

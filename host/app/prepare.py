@@ -15,14 +15,15 @@ from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
+from host.app.job_objective import choose_objective, load_job_dataset
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
-from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files
+from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files, load_plugins
 from host.config.server_group import ServerGroup
 from host.config.sync_section import OptimiserSection
-from host.core.datasets import Dataset, load_dataset
+from host.core.datasets import Dataset
 from host.core.device_time import (
     COUNTED,
     MEASURED_HOST,
@@ -43,6 +44,7 @@ from host.fleet.lifecycle import ArrayRequest
 from host.fleet.shards import deal_out
 from host.policies.aggregation import check_drives, make_strategy
 from host.policies.batching.client_layers import WHOLE, Front, front_models
+from host.policies.metrics import make_metrics
 from host.policies.split.cut_decision import CutDecision
 from host.training.host_optimiser import make_optimiser
 from host.training.job_inputs import JobInputs
@@ -118,6 +120,11 @@ class RunRequest(JobInputs):
         """How to measure the calibration table for want of which the clock is the wall's; None if it is not."""
         if not self.wall or self.config.clock != "auto":
             return None
+        if not self.dataset.are_images:
+            return (
+                f"calibration tables are of models of images, and {self.spec.name} takes {self.dataset.input_field}: "
+                "seconds are this machine's (wall) and say nothing of a drive; on virtual machines they are counted"
+            )
         seconds = plan_table(self.evaluator.layers(), self.job.batch_size).wall_seconds
         return (
             f"no calibration table has {self.spec.name}: seconds are this machine's (wall) and say nothing of a drive; "
@@ -206,8 +213,9 @@ def prepare_run(resolved: ResolvedRun) -> RunRequest:
     """
     config, job, spec = resolved.whole, resolved.job, resolved.spec
     store = find_tables(config)
-    dataset = load_dataset(job.data.source, job.seed)
-    return prepare_loaded(resolved, make_inputs(config, job, spec, store, dataset), store)
+    dataset = load_job_dataset(job)
+    inputs = make_inputs(config, job, spec, store, dataset, plugins=resolved.plugins)
+    return prepare_loaded(resolved, inputs, store)
 
 
 def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationStore) -> RunRequest:
@@ -241,7 +249,7 @@ def prepare_with_cut(request: RunRequest, cut: CutInForce, store: CalibrationSto
     """
     config = at_link_share(request.config, cut.link_share)
     job = request.job.model_copy(update={"placement": cut.layer or NONE})
-    inputs = make_inputs(config, job, request.spec, store, request.dataset, request.evaluator)
+    inputs = make_inputs(config, job, request.spec, store, request.dataset, request.evaluator, request.plugins)
     planned = prepare_loaded(ResolvedRun(config, job, request.spec, request.plugins), inputs, store)
     return replace(planned, config=request.config)
 
@@ -261,7 +269,7 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     config = read_array(array_path)
     store = store.counting(config.core_model)
     job, spec = load_job(job_path)
-    inputs = make_inputs(config, job, spec, store, load_dataset(job.data.source, job.seed))
+    inputs = make_inputs(config, job, spec, store, load_job_dataset(job), plugins=load_plugins(job, job_path))
     sync = job.mode == "sync"
     communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
     return of_run(inputs, communication, store)
@@ -270,10 +278,11 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
 def make_inputs(
     config: ArrayConfig,
     job: JobConfig,
-    spec: ModelSpec,
+    spec: ShippedCode,
     store: CalibrationStore,
     dataset: Dataset,
     evaluator: Evaluator | None = None,
+    plugins: Plugins = NO_PLUGINS,
 ) -> JobInputs:
     """Return a job with its data, its model, and what its steps cost on devices whose seconds are modelled.
 
@@ -284,13 +293,17 @@ def make_inputs(
         store: the calibration tables.
         dataset: the job's.
         evaluator: of the model, if it is built already.
+        plugins: the user's own loss and metrics.
 
     Raises:
         CalibrationError: the array's clock needs a table that is missing.
         ModelError: the model cannot be built, or does not take the data.
     """
     models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
-    return JobInputs(config, job, spec, dataset, evaluator or Evaluator(spec, dataset, job.seed), models, cycles=cycles)
+    objective = choose_objective(job, dataset, plugins.loss)
+    metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
+    judge = evaluator or Evaluator(spec, dataset, job.seed, objective, metrics)
+    return JobInputs(config, job, spec, dataset, objective, judge, models, cycles=cycles)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.live import Live
@@ -19,6 +20,8 @@ from host.core.summary import FEDERATED, SYNC
 from host.monitoring.decision_text import describe_batches
 from host.monitoring.run_listener import RunListener
 
+# Columns of figures beside the loss; all are in the records.
+_MOST_FIGURES = 3
 # Of a terminal, in which the last ones are seen; records.jsonl has all.
 _MOST_ROWS = 500
 _TOLD = {EventKind.REJECTED, EventKind.DIVERGING, EventKind.SET_ASIDE}
@@ -37,9 +40,11 @@ class _Column:
 class RoundTable(RunListener):
     """The live table of a run; on a pipe, plain lines as rounds end. A context manager."""
 
-    def __init__(self, clock: str, quiet: bool = False, mode: str = FEDERATED) -> None:
-        """Prepare a table whose device seconds are of `clock`, for a job of this `mode`."""
-        self._columns, self._caption = _columns(clock, mode), _CAPTIONS[mode]
+    def __init__(
+        self, clock: str, quiet: bool = False, mode: str = FEDERATED, figures: Sequence[str] = ("accuracy",)
+    ) -> None:
+        """Prepare a table whose device seconds are of `clock`, for a job of this `mode` that is judged by `figures`."""
+        self._columns, self._caption = _columns(clock, mode, figures), _CAPTIONS[mode]
         self._quiet = quiet
         self._rows: deque[list[str]] = deque(maxlen=_MOST_ROWS)
         self._live: Live | None = None
@@ -92,10 +97,10 @@ class RoundTable(RunListener):
         print_line(" ".join(f"{cell:>{column.width}}" for cell, column in zip(cells, self._columns, strict=True)))
 
 
-def _columns(clock: str, mode: str) -> list[_Column]:
+def _columns(clock: str, mode: str, figures: Sequence[str]) -> list[_Column]:
     first = [
         _Column("round", "round", 5, lambda record: str(record.round)),
-        _Column("accuracy", "accuracy", 8, lambda record: f"{record.accuracy:.4f}"),
+        *map(_figure_column, figures[:_MOST_FIGURES]),
         _Column("loss", "loss", 7, lambda record: f"{record.test_loss:.4f}"),
     ]
     seconds = f"array s ({clock})"
@@ -110,6 +115,14 @@ def _columns(clock: str, mode: str) -> list[_Column]:
         _Column("wall s", "wall s", 7, lambda record: f"{record.wall_seconds:.1f}"),
     ]
     return [*first, *(_sync_columns if mode == SYNC else _federated_columns)(clock), *last]
+
+
+def _figure_column(name: str) -> _Column:
+    def cell(record: RoundRecord) -> str:
+        value = record.accuracy if name == "accuracy" else record.metrics.get(name, math.nan)
+        return f"{value:.4f}"
+
+    return _Column(name.replace("_", " "), name, max(8, len(name)), cell)
 
 
 def _federated_columns(clock: str) -> list[_Column]:

@@ -182,9 +182,8 @@ class TrainingRun:
     async def _run_rounds(self, training: Training, quiet: bool) -> None:
         """Train to the end, and show and write down each round."""
         recorder, meter = self._recorder, MachineMeter(RaplMeter.open())
-        with RoundTable(
-            name_clock(self.clock, self._request.config.core_model), quiet, self._request.job.mode
-        ) as table:
+        clock, mode = name_clock(self.clock, self._request.config.core_model), self._request.job.mode
+        with RoundTable(clock, quiet, mode, self._request.evaluator.figures) as table:
             recorder.listeners.append(table)
             # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
             while not training.done and not (self._over() and recorder.last_round):
@@ -327,15 +326,13 @@ def _make_model(request: RunRequest) -> TrainedModel:
 
 def _round_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it trains in rounds."""
-    return job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
+    return job_frame(request.job, request.spec, request.objective, request.proximal)
 
 
 def _step_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it computes steps of."""
     cut = None if request.placed is None else request.placed.layer
-    return job_frame(
-        request.job, request.spec, request.dataset.image_scale, overlap=request.communication.overlap, cut=cut
-    )
+    return job_frame(request.job, request.spec, request.objective, overlap=request.communication.overlap, cut=cut)
 
 
 def _norm_sums(request: RunRequest) -> tuple[NormSum, ...]:

@@ -15,7 +15,8 @@ from csd_emu.profiles.calibration.table_key import core_name
 from csd_emu.util.record_shape import Shape, parse_shape
 from csd_emu.util.yaml_files import parse_yaml
 from firmware_agent.common.errors import ConfigurationError, UnitError
-from firmware_agent.common.models import ZOO, ModelSpec, resolve_model
+from firmware_agent.common.models import ZOO, resolve_model
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.units import BYTES, format_bytes, parse_quantity
 from host.core.model_facts import ModelFacts, inspect_model
 
@@ -43,7 +44,7 @@ class CalibrationRequest:
         threads: that compute a step.
     """
 
-    spec: ModelSpec
+    spec: ShippedCode
     facts: ModelFacts
     input_shape: Shape
     batches: tuple[int, ...]
@@ -101,7 +102,7 @@ class CalibrationRequest:
 
 
 def make_request(
-    spec: ModelSpec,
+    spec: ShippedCode,
     input_shape: Shape,
     batches: Sequence[int],
     steps: int | None = None,
@@ -128,7 +129,7 @@ def make_request(
     return request
 
 
-def read_spec(model: str, classes: int | None = None, arguments: Sequence[str] = ()) -> ModelSpec:
+def read_spec(model: str, classes: int | None = None, arguments: Sequence[str] = ()) -> ShippedCode:
     """Return the model that the texts of a command line stand for; its file is looked for from here.
 
     Raises:
@@ -139,7 +140,7 @@ def read_spec(model: str, classes: int | None = None, arguments: Sequence[str] =
 
 
 def read_request(
-    spec: ModelSpec,
+    spec: ShippedCode,
     shape: str | None,
     batches: str,
     steps: int | None,

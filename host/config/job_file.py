@@ -15,13 +15,13 @@ from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY, TRACKER
-from host.config.plugins.plugin_section import StrategySection, TunerSection
+from host.config.plugins.plugin_section import LossSection, MetricSection, StrategySection, TunerSection
 from host.config.sync_section import DisturbSection, SyncSection
 from host.core.datasets import check_source, is_path
 from host.core.plain_text import plain_name
 
 if TYPE_CHECKING:
-    from firmware_agent.common.models import ModelSpec
+    from firmware_agent.common.shipped_code import ShippedCode
 
 
 class Partition(Config):
@@ -36,11 +36,13 @@ class DataSection(Config):
     Attributes:
         source: name of the data set, or the path of files (with a / in it), from the job file's folder.
         partition: how the private records are dealt out.
+        input: the field of a record that the model takes; null: the only one that is not to be predicted.
         private: share of the records that are private, each to one drive, which they never leave; the others are public
             and lie on every drive. None: all of them in federated mode, none in synchronous mode.
     """
 
     source: str
+    input: str | None = Field(default=None, min_length=1, max_length=64)
     partition: Partition = Partition()
     private: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
@@ -88,6 +90,11 @@ class JobConfig(Config):
         model: a built-in name, ``my_net.py:build`` (from the job file's folder) or ``package.module:function``.
         model_arguments: keyword arguments of the builder.
         data: what to train on.
+        loss: what is minimised: a built-in name such as ``cross_entropy``, or a function of the user's own, of outputs
+            and batch. None: by what is to be predicted, ``cross_entropy`` for class numbers and ``mean_squared_error``
+            for other values.
+        metrics: what is told of the model after each round beside loss and accuracy, from held-out records: built-in
+            names, or functions or classes of the user's own. None: by the loss.
         mode: ``federated``: drives train for whole epochs, the host averages; ``sync``: every step, drives push
             gradients, the host steps the optimiser, drives pull weights.
         tuner: of synchronous jobs: ``none`` gives every device `batch_size`, ``stannis`` chooses batches so that all
@@ -134,6 +141,8 @@ class JobConfig(Config):
     model: str
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
+    loss: LossSection | None = None
+    metrics: list[MetricSection] | None = Field(default=None, max_length=16)
     mode: Literal["federated", "sync"] = "federated"
     tuner: TunerSection = "none"
     sync: SyncSection = SyncSection()
@@ -219,7 +228,7 @@ def _checked(content: dict[str, Any], where: str | Path, folder: Path) -> JobCon
     return job
 
 
-def load_job(path: Path, keys: Mapping[str, Any] = NO_KEYS) -> tuple[JobConfig, ModelSpec]:
+def load_job(path: Path, keys: Mapping[str, Any] = NO_KEYS) -> tuple[JobConfig, ShippedCode]:
     """Read a job file, with `keys` in place of its own, and find and build its model.
 
     Raises:
@@ -228,7 +237,7 @@ def load_job(path: Path, keys: Mapping[str, Any] = NO_KEYS) -> tuple[JobConfig, 
     return _with_model(read_job(path, keys), str(path), path.parent)
 
 
-def find_model(job: JobConfig, where: str, folder: Path) -> ModelSpec:
+def find_model(job: JobConfig, where: str, folder: Path) -> ShippedCode:
     """Return the model that a job names, whose file may lie in `folder`; none of it is run.
 
     Raises:
@@ -242,12 +251,12 @@ def find_model(job: JobConfig, where: str, folder: Path) -> ModelSpec:
         raise ModelError(f"{where}: {error}") from error
 
 
-def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
+def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ShippedCode]:
     """Return the job that a mapping describes, and its model, whose file may lie in `folder`; see `load_job`."""
     return _with_model(_checked(content, where, folder), where, folder)
 
 
-def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
+def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ShippedCode]:
     from firmware_agent.common.models import build_model  # torch: whoever only reads a job has no need of it
 
     spec = find_model(job, where, folder)

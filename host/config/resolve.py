@@ -11,11 +11,11 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.engine_names import AS_IN_FILE, ArrayChanges
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import ConfigurationError, PluginError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -23,23 +23,27 @@ from host.config.server_group import ServerGroup, load_server_group, read_server
 
 @dataclass(frozen=True)
 class Plugins:
-    """What of a job is the user's own code on the host; None for what is built in."""
+    """What of a job is the user's own code beside the model; None for what is built in."""
 
     strategy: Plugin | None = None
     tuner: Plugin | None = None
+    loss: Plugin | None = None
+    metrics: tuple[Plugin, ...] = ()
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
-        return (each for each in (self.strategy, self.tuner) if each is not None)
+        return (each for each in (self.strategy, self.tuner, self.loss, *self.metrics) if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
         """Return the job as it can be run from a folder that holds the plug-ins' files under their own names."""
-        renamed = {
-            each.kind.word: getattr(job, each.kind.word).model_copy(update={"name": each.portable_name})
-            for each in self
-            if each.source is not None
-        }
-        return job.model_copy(update=renamed)
+        names = {each.name: each.portable_name for each in self}
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, list):
+                return [moved(each) for each in value]
+            return value.model_copy(update={"name": names[value.name]}) if isinstance(value, UserSection) else value
+
+        return job.model_copy(update={each.kind.word: moved(getattr(job, each.kind.word)) for each in self})
 
     @property
     def facts(self) -> list[list[str]]:
@@ -57,19 +61,22 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         PluginError: one is broken, or a built-in name is declared by an installed package too.
     """
     try:
+        loss = None if job.loss is None else _load(LOSS, job.loss, path)
+        metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
         if job.mode == "sync":
-            return Plugins(tuner=_load(TUNER, job.tuner, path))
-        return Plugins(strategy=_load(STRATEGY, job.strategy, path))
+            return Plugins(tuner=_load(TUNER, job.tuner, path), loss=loss, metrics=metrics)
+        return Plugins(strategy=_load(STRATEGY, job.strategy, path), loss=loss, metrics=metrics)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
 
 def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
-    kind, section = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
+    of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
     try:
-        if isinstance(section, UserSection):
-            check_plugin(kind, section, path.parent)
+        for kind, section in (of_mode, (LOSS, job.loss), *((METRIC, each) for each in job.metrics or ())):
+            if isinstance(section, UserSection):
+                check_plugin(kind, section, path.parent)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
@@ -107,7 +114,7 @@ class ResolvedRun:
 
     config: ArrayConfig
     job: JobConfig
-    spec: ModelSpec
+    spec: ShippedCode
     plugins: Plugins = NO_PLUGINS
     server_group: ServerGroup | None = None
 
@@ -129,7 +136,7 @@ class JobChanges:
     keys: Mapping[str, Any] = field(default_factory=dict)
     schedule: str | None = None
 
-    def read(self, path: Path) -> tuple[JobConfig, ModelSpec]:
+    def read(self, path: Path) -> tuple[JobConfig, ShippedCode]:
         """Return the job of a file with them, and its model (see `load_job`)."""
         job, spec = load_job(path, self.keys)
         return self.apply(job), spec

@@ -140,7 +140,11 @@ def print_summary(summary: Summary) -> None:
     """Print how the run ended, as keys and values, and its failures."""
     verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
     target = "" if summary.target_accuracy is None else f", target {summary.target_accuracy:.3f} {verdict}"
-    rows = {"accuracy": f"[bold]{format_accuracy(summary.accuracy)}[/] after {summary.rounds} rounds{target}"}
+    after = f"after {summary.rounds} rounds{target}"
+    figures = {escape(name.replace("_", " ")): f"{value:.4f}" for name, value in summary.metrics.items()}
+    if summary.accuracy is not None or not figures:
+        figures = {"accuracy": format_accuracy(summary.accuracy)} | figures
+    rows = {name: f"[bold]{value}[/] {after}" for name, value in figures.items()}
     if summary.rounds:
         rows |= _list_work(summary)
     if summary.refusals:

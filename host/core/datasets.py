@@ -1,9 +1,9 @@
-"""Data sets: images as the model takes them, training part and held-out records."""
+"""Data sets: records to train on and records that are held out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.record_shape import Shape, parse_shape
-from firmware_agent.common.datafiles import Labelled, blocks_of, open_source
+from firmware_agent.common.datafiles import RecordSet, blocks_of, open_source
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, count_classes, input_of, labels_of
 from firmware_agent.common.errors import ConfigurationError, DataError
 from host.core.partition import Indices
 
@@ -25,36 +26,79 @@ _SYNTHETIC_IMAGES, _MOST_SYNTHETIC_IMAGES, _MOST_HELD_OUT = 20, 1_000_000, 256
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled data set.
+    """Records of one form.
 
     Attributes:
         name: for people and manifests.
-        images: (samples, channels, height, width) uint8 or float32.
-        labels: (samples,) int64.
-        test_images: held out, as `images`.
-        test_labels: held out, as `labels`.
-        image_scale: what a stored value is multiplied by to become the model's input.
+        fields: name -> (records, ...) values, to train on.
+        held_out: the same of the records that are held out.
+        input_scale: what bytes of the model's input are multiplied by.
         class_names: by number; empty if they have none.
+        input_name: the field that the model takes; None for the only one that is not to be predicted.
     """
 
     name: str
-    images: npt.NDArray[Any]
-    labels: npt.NDArray[np.int64]
-    test_images: npt.NDArray[Any]
-    test_labels: npt.NDArray[np.int64]
-    image_scale: float
+    fields: Mapping[str, npt.NDArray[Any]]
+    held_out: Mapping[str, npt.NDArray[Any]]
+    input_scale: float
     class_names: tuple[str, ...] = ()
+    input_name: str | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.fields.values())))
+
+    @property
+    def input_field(self) -> str:
+        """The field that the model takes.
+
+        Raises:
+            DataError: it has to be named, or there is none of that name.
+        """
+        if self.input_name is not None and self.input_name not in self.fields:
+            raise DataError(f"data.input: {self.name} has no field {self.input_name!r}, but {', '.join(self.fields)}")
+        return self.input_name or input_of(self.fields)
+
+    @property
+    def inputs(self) -> npt.NDArray[Any]:
+        """(records, ...) what the model takes, as stored."""
+        return self.fields[self.input_field]
+
+    @property
+    def labels(self) -> npt.NDArray[np.integer] | None:
+        """(records,) class numbers; None if records have none."""
+        return labels_of(self.fields)
 
     @property
     def shape(self) -> Shape:
-        """Channels, height and width of a record."""
-        channels, height, width = self.images.shape[1:]
-        return channels, height, width
+        """Of one record's input."""
+        return self.inputs.shape[1:]
+
+    @property
+    def are_images(self) -> bool:
+        """Whether the model takes images, (channels, height, width) of bytes or floats."""
+        return len(self.shape) == 3 and self.inputs.dtype.kind in "uf"
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a record, as stored."""
+        return sum(column.nbytes for column in self.fields.values()) // len(self)
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
-        return len(self.class_names) or int(max(self.labels.max(), self.test_labels.max())) + 1
+        """How many classes there are; 0 if records have none."""
+        return len(self.class_names) or max(count_classes(self.fields), count_classes(self.held_out))
+
+    @classmethod
+    def of_images(
+        cls,
+        name: str,
+        train: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
+        held_out: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
+        input_scale: float,
+    ) -> Dataset:
+        """Return labelled images: of each part (records, channels, height, width) images and (records,) labels."""
+        fields, kept = (dict(zip((IMAGE, LABEL), part, strict=True)) for part in (train, held_out))
+        return cls(name, fields, kept, input_scale)
 
 
 def load_digits(seed: int) -> Dataset:
@@ -66,7 +110,7 @@ def load_digits(seed: int) -> Dataset:
     values = np.loadtxt(str(file), np.uint8, delimiter=",")
     images, labels = values[:, :-1].reshape(-1, 1, 8, 8), values[:, -1].astype(np.int64)
     train, test = split_stratified(labels, HELD_OUT_SHARE, seed)
-    return Dataset("digits", images[train], labels[train], images[test], labels[test], 1 / 16)
+    return Dataset.of_images("digits", (images[train], labels[train]), (images[test], labels[test]), 1 / 16)
 
 
 def split_stratified(labels: Indices, held_out_share: float, seed: int) -> tuple[Indices, Indices]:
@@ -110,8 +154,8 @@ def make_synthetic(shape: Shape, classes: int, count: int, seed: int) -> Dataset
     images = generator.integers(0, 256, (count, *shape), np.uint8)
     labels = generator.integers(0, classes, count)
     held_out = min(round(count * HELD_OUT_SHARE), _MOST_HELD_OUT)
-    parts = images[held_out:], labels[held_out:], images[:held_out], labels[:held_out]
-    return Dataset(synthetic_source(shape, classes, count), *parts, 1 / 255)
+    parts = (images[held_out:], labels[held_out:]), (images[:held_out], labels[:held_out])
+    return Dataset.of_images(synthetic_source(shape, classes, count), *parts, 1 / 255)
 
 
 def synthetic_source(shape: Shape, classes: int, count: int = _SYNTHETIC_IMAGES) -> str:
@@ -147,7 +191,7 @@ def check_source(source: str, where: str) -> None:
         _parse_synthetic(source, where)
     elif is_path(source):
         if not Path(source).exists():
-            raise DataError(f"{where}: {source} is not there; give the path of a folder or file with labelled images")
+            raise DataError(f"{where}: {source} is not there; give the path of a folder or file with records")
     elif source not in SOURCES:
         hint = hint_at(source, SOURCES, f"there are: {', '.join(SOURCES)}, or a path with a / in it")
         raise DataError(f"{where}: {source!r} is not known; {hint}")
@@ -159,43 +203,52 @@ def is_path(source: str) -> bool:
 
 
 def load_files(path: Path, seed: int) -> Dataset:
-    """Return the labelled images in the user's files; what their makers held out is held out, else a fifth by `seed`.
+    """Return the records in the user's files; what their makers held out is held out, else a fifth by `seed`.
 
     Raises:
         DataError: they cannot be read (see `firmware_agent.common.datafiles`), or are too few to hold some out.
     """
     source = open_source(path)
     for part in (source.train, *([source.held_out] if source.held_out else [])):
-        for _ in blocks_of(part):  # what is wrong with a record is said before anything starts
-            pass
-    train, labels = _read(source.train), source.train.labels
+        for column in part.fields.values():  # what is wrong with a record is said before anything starts
+            for _ in blocks_of(column, str(part.files[0])):
+                pass
+    train = _read(source.train)
     if source.held_out is None:
-        train, test, labels, test_labels = _hold_out(train, labels, path, seed)
+        train, test = _hold_out(train, path, seed)
     else:
-        test, test_labels = _read(source.held_out), source.held_out.labels
-        if test.shape[1:] != train.shape[1:] or test.dtype != train.dtype:
-            raise DataError(f"{path}: images to train on are {train.shape[1:]}, those held out {test.shape[1:]}")
-    scale = 1 / 255 if train.dtype == np.uint8 else 1.0
-    return Dataset(str(path), train, labels, test, test_labels, scale, source.train.class_names)
+        test = _read(source.held_out)
+        if (here := _describe(train)) != (there := _describe(test)):
+            raise DataError(f"{path}: records to train on are {here}, those held out {there}; give both one form")
+    return Dataset(str(path), train, test, 1 / 255, source.train.class_names)
 
 
-def _read(part: Labelled) -> npt.NDArray[Any]:
-    images = part.images
-    return images if isinstance(images, np.ndarray) else images[np.arange(len(images))]
+def _read(part: RecordSet) -> dict[str, npt.NDArray[Any]]:
+    return {
+        name: column if isinstance(column, np.ndarray) else column[np.arange(len(column))]
+        for name, column in part.fields.items()
+    }
+
+
+def _describe(fields: Mapping[str, npt.NDArray[Any]]) -> str:
+    return ", ".join(f"{name} {column.dtype}{list(column.shape[1:])}" for name, column in sorted(fields.items()))
 
 
 def _hold_out(
-    images: npt.NDArray[Any], labels: npt.NDArray[np.int64], path: Path, seed: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return images to train on, images held out, and the labels of both; of every class a fifth, as far as it goes."""
-    generator = np.random.default_rng(seed)
-    held_out = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        members = generator.permutation(np.flatnonzero(labels == label))
+    fields: Mapping[str, npt.NDArray[Any]], path: Path, seed: int
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
+    """Return records to train on, and records held out: a fifth, of every class as far as it goes."""
+    generator, labels = np.random.default_rng(seed), labels_of(fields)
+    count = len(next(iter(fields.values())))
+    strata = np.zeros(count, np.int64) if labels is None else labels
+    held_out = np.zeros(count, bool)
+    for stratum in np.unique(strata):
+        members = generator.permutation(np.flatnonzero(strata == stratum))
         held_out[members[: round(len(members) * HELD_OUT_SHARE)]] = True
     if not held_out.any():
-        raise DataError(f"{path}: {len(labels)} images are too few to hold a fifth of each class out; give more")
-    return images[~held_out], images[held_out], labels[~held_out], labels[held_out]
+        raise DataError(f"{path}: {count} records are too few to hold a fifth of each class out; give more")
+    train, test = ({name: column[part] for name, column in fields.items()} for part in (~held_out, held_out))
+    return train, test
 
 
 def _parse_synthetic(source: str, where: str) -> tuple[Shape, int, int]:

@@ -18,7 +18,7 @@ from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 
 log = logging.getLogger(__name__)
 COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
@@ -279,7 +279,7 @@ def pass_seconds(model: StepModel, batches: Mapping[int, int], share: float = 1.
     return PhaseSeconds(**sums)
 
 
-def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+def find_models(config: ArrayConfig, spec: ShippedCode, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     """Return the models of the devices whose seconds are to be modelled, as the array's `clock` says.
 
     A host that trains beside virtual machines is always modelled; real drives never are.
@@ -302,7 +302,7 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
 
 
 def find_cycles(
-    config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore
+    config: ArrayConfig, spec: ShippedCode, shape: Shape, store: CalibrationStore
 ) -> Mapping[str, CountedCycles]:
     """Return what turns counted seconds into those of cycles, for the drives of an array that asks for it.
 
@@ -328,7 +328,7 @@ def find_cycles(
     return {device.name: of_profiles[device.profile] for device in machines}
 
 
-def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+def table_models(config: ArrayConfig, spec: ShippedCode, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     """Return what steps should cost on each node of the array that has a calibration table, undisturbed.
 
     Of a real drive only a table says it that was measured on one.
@@ -348,7 +348,9 @@ def host_model(table: CalibrationTable, host: Profile) -> HostModel:
     return HostModel(TableModel(table, unit), worth)
 
 
-def _drive_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+def _drive_models(
+    config: ArrayConfig, spec: ShippedCode, shape: Shape, store: CalibrationStore
+) -> dict[str, StepModel]:
     devices = [device for device in config.list_devices() if device.engine == NATIVE]
     if config.clock in (WALL, SAMPLED):
         return {}

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
+from firmware_agent.common.datafiles.record_set import labels_of
 from firmware_agent.common.errors import CsdError, ModelError, ModelFailed, user_errors
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.folded_traceback import describe_error
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.losses.objective import Objective, ObjectiveSpec
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.sync_batch_norm import StatisticsExchange, Values, synchronise
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.core.datasets import Dataset
+from host.core.learning.default_objective import default_objective
+from host.core.learning.judgement import HeldOutMetric, Judgement
 
 _BATCH = 512
+NO_METRICS: Mapping[str, Callable[[], HeldOutMetric]] = {}
 
 
 @dataclass(frozen=True)
@@ -64,24 +71,45 @@ class WeightsJudge(Protocol):
     def structure(self) -> Structure:
         """Return what the weights consist of."""
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        """Return (accuracy 0 to 1, loss) of `weights`."""
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
+        """Return what `weights` are worth."""
 
 
 class Evaluator:
     """Builds the model once and evaluates weights on the held-out part of a data set."""
 
-    def __init__(self, spec: ModelSpec, dataset: Dataset, seed: int) -> None:
+    def __init__(
+        self,
+        spec: ShippedCode,
+        dataset: Dataset,
+        seed: int,
+        objective: ObjectiveSpec | None = None,
+        metrics: Mapping[str, Callable[[], HeldOutMetric]] = NO_METRICS,
+    ) -> None:
         """Build the model with initial weights from `seed`, and try it on one held-out record.
 
+        Args:
+            spec: the model.
+            dataset: that it is trained on.
+            seed: of its weights.
+            objective: that it is trained for; None for what suits the data.
+            metrics: name -> what makes a further figure of a judgement.
+
         Raises:
-            ModelError: it cannot be built, or does not take this data set's images.
+            ModelError: it cannot be built, or does not take this data set's records, or the loss not its outputs.
         """
         torch.manual_seed(seed)
         self._spec, self._model = spec, build_model(spec).eval()
-        self._images = torch.from_numpy(dataset.test_images).float() * dataset.image_scale
-        self._labels = torch.from_numpy(dataset.test_labels)
+        self._held_out = {name: np.array(column) for name, column in dataset.held_out.items()}
+        self._labels = labels_of(self._held_out)
+        self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
+        self._records = self._objective.inputs({name: column[:1] for name, column in self._held_out.items()})
         self._check(spec, dataset)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of what judgements have beside the loss."""
+        return (*(("accuracy",) if self._labels is not None else ()), *self._metrics)
 
     def initial_weights(self) -> dict[str, Array]:
         """Return a copy of the model's present weights and buffers."""
@@ -95,12 +123,12 @@ class Evaluator:
         """
         model = self._model
         with self._guarded("a forward pass"):
-            order = tuple(forward_order(model, self._images[:1]))
+            order = tuple(forward_order(model, self._records))
         return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model), order)
 
     def layers(self) -> tuple[LayerWork, ...]:
         """Return what the model's layers cost for one record, in forward order."""
-        return trace_layers(self._model, self._images[:1])
+        return trace_layers(self._model, self._records)
 
     def cut(self, layer: str, precision: str) -> Cut:
         """Return a further model of the same kind, for training in this precision, cut before `layer`.
@@ -109,7 +137,7 @@ class Evaluator:
             ConfigurationError: the model has no such layer, or cannot be cut there.
         """
         dtype = getattr(torch, precision)
-        return cut_model(build_model(self._spec).train().to(dtype), self._images[:1].to(dtype), layer)
+        return cut_model(build_model(self._spec).train().to(dtype), self._records.to(dtype), layer)
 
     def batch_norm_sums(self, precision: str, cut_layer: str | None = None) -> tuple[NormSum, ...]:
         """Return the sums that a step exchanges in a drive with synchronised batch normalisation, in their order.
@@ -123,26 +151,38 @@ class Evaluator:
         dtype = getattr(torch, precision)
         model = build_model(self._spec).train().to(dtype) if cut_layer is None else self.cut(cut_layer, precision).front
         with self._guarded("a step with synchronised batch normalisation"):
-            return trace_norm_sums(model, self._images[:1].to(dtype))
+            return trace_norm_sums(model, self._records.to(dtype))
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records.
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
+        """Return what `weights` are worth on the held-out records.
+
+        The accuracy is NaN where records have no classes, or the model gives no logit for each.
 
         Raises:
-            ModelFailed: the model raised.
+            ModelFailed: the model, the loss or a metric raised.
         """
         load_arrays(self._model, weights)
-        correct, loss = 0, 0.0
-        for start in range(0, len(self._labels), _BATCH):
-            right, lost = self._judge(self._images[start : start + _BATCH], self._labels[start : start + _BATCH])
-            correct, loss = correct + right, loss + lost
-        return correct / len(self._labels), loss / len(self._labels)
+        count = len(next(iter(self._held_out.values())))
+        correct, loss = 0.0, 0.0
+        with self._guarded("evaluation"):
+            metrics = {name: make() for name, make in self._metrics.items()}
+            for start in range(0, count, _BATCH):
+                right, lost = self._judge(slice(start, start + _BATCH), metrics.values())
+                correct, loss = correct + right, loss + lost * len(range(start, min(start + _BATCH, count)))
+            figures = {name: float(metric.compute()) for name, metric in metrics.items()}
+        return Judgement(correct / count, loss / count, figures)
 
-    def _judge(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[int, float]:
-        with self._guarded("evaluation"), torch.inference_mode():
-            logits = self._model(images)
-            loss = functional.cross_entropy(logits, labels, reduction="sum")
-            return int((logits.argmax(1) == labels).sum()), float(loss)
+    def _judge(self, part: slice, metrics: Iterable[HeldOutMetric]) -> tuple[float, float]:
+        """Return how many held-out records are classified rightly, NaN if they have no classes, and the mean loss."""
+        batch = {name: column[part] for name, column in self._held_out.items()}
+        with torch.inference_mode():
+            outputs = self._model(self._objective.inputs(batch))
+            loss = float(self._objective.loss_of(outputs, batch))
+            for metric in metrics:
+                metric.update(outputs, {name: torch.from_numpy(column) for name, column in batch.items()})
+            if self._labels is None or outputs.ndim != 2:
+                return math.nan, loss
+            return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -155,17 +195,26 @@ class Evaluator:
             told = f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
             raise ModelFailed(told) from error
 
-    def _check(self, spec: ModelSpec, dataset: Dataset) -> None:
-        shape, classes = tuple(self._images.shape[1:]), int(self._labels.max()) + 1
+    def _check(self, spec: ShippedCode, dataset: Dataset) -> None:
+        field, batch = self._objective.input_field, {name: column[:1] for name, column in self._held_out.items()}
         try:
             with torch.inference_mode():
-                logits = self._model(self._images[:1])
+                outputs = self._model(self._records)
         except Exception as error:  # the user's model may raise anything
-            raise ModelError(f"model {spec.name!r} does not take {dataset.name}'s images {shape}: {error}") from error
-        if logits.ndim != 2 or logits.shape[1] < classes:
+            taken = f"{field}s {tuple(self._records.shape[1:])}"
+            raise ModelError(f"model {spec.name!r} does not take {dataset.name}'s {taken}: {error}") from error
+        if self._objective.loss_name == "cross_entropy" and (outputs.ndim < 2 or outputs.shape[1] < dataset.classes):
             raise ModelError(
-                f"model {spec.name!r} gives {tuple(logits.shape)}, {dataset.name} needs (1, {classes}) logits"
+                f"model {spec.name!r} gives {tuple(outputs.shape)}, {dataset.name} needs (1, {dataset.classes}) logits"
             )
+        try:
+            with torch.inference_mode():
+                self._objective.loss_of(outputs, batch)
+        except CsdError:
+            raise
+        except user_errors() as error:
+            told = f"loss {self._objective.loss_name!r} does not take what model {spec.name!r} gives"
+            raise ModelError(f"{told}: {describe_error(error)}") from error
 
 
 def trace_norm_sums(model: nn.Module, image: torch.Tensor) -> tuple[NormSum, ...]:

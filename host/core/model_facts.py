@@ -16,7 +16,8 @@ from csd_emu.profiles import get_profile
 from csd_emu.profiles.profile import End
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ModelError
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 
 _BATCH = 2  # batch normalisation needs more than one value per channel
 _FLOAT_BYTES = 4
@@ -46,7 +47,7 @@ class ModelFacts:
         return _BASE_BYTES + _FLOAT_BYTES * values
 
 
-def inspect_model(spec: ModelSpec, input_shape: Shape) -> ModelFacts:
+def inspect_model(spec: ShippedCode, input_shape: Shape) -> ModelFacts:
     """Build the model and pass two empty images through it.
 
     On real memory: torch's meta device would need none, but imports its compiler, which takes longer.
@@ -94,7 +95,7 @@ class Load:
         optimiser_bytes: that the optimiser remembers, which cross between servers with the mean of their weights.
     """
 
-    spec: ModelSpec
+    spec: ShippedCode
     shape: Shape
     state_bytes: int
     gradient_bytes: int
@@ -105,7 +106,7 @@ class Load:
 _LABEL_BYTES = 8
 
 
-def inspect_load(spec: ModelSpec, shape: Shape) -> Load:
+def inspect_load(spec: ShippedCode, shape: Shape) -> Load:
     """Build the model and add up its bytes; images are stored as bytes, labels as 64-bit numbers.
 
     Raises:

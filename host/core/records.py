@@ -236,8 +236,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     Attributes:
         round: its number, from 1.
         clock: of the devices' seconds; several are joined by ``+``.
-        accuracy: of the new weights on held-out records, 0 to 1.
-        test_loss: mean cross-entropy of the same.
+        accuracy, test_loss, metrics: of the new weights on held-out records; NaN where records have no classes.
         train_loss: mean over the records trained on in time.
         records_per_device_second: records over compute seconds of the devices in time: the mean rate of a device.
         slowest_device_seconds: compute of the slowest device in time.
@@ -279,6 +278,7 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     transfer_changes: list[TransferChange] = msgspec.field(default_factory=list)
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
     device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
     sampling: SamplingRecord | None = None
     gradient_noise_records: float | None = None
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -26,7 +27,8 @@ class Summary(Renamed, frozen=True):
     times that batch sizes were changed, `chosen` the devices that a planner chose to train (``2 newport + host``), null
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
     `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone.
-    `accuracy` is null if no round has ended. `failures` are those of the user's own code, at most 33 different ones: a
+    `accuracy` is null if no round has ended, or records have no classes; `metrics` are the job's others, after the last
+    round. `failures` are those of the user's own code, at most 33 different ones: a
     run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions that were
     refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
     in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be by
@@ -67,6 +69,7 @@ class Summary(Renamed, frozen=True):
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
     device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
     sampling: SamplingRecord | None = None
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
@@ -94,7 +97,7 @@ def decode_summary(content: bytes) -> Summary:
 
 
 def format_accuracy(accuracy: float | None) -> str:
-    """Return an accuracy for people, also of a run without a round."""
+    """Return an accuracy for people, also of a run without a round, or of records without classes."""
     return "unknown" if accuracy is None else f"{accuracy:.4f}"
 
 
@@ -108,7 +111,8 @@ def summarise(rounds: Iterable[RoundRecord], mode: str | None = None, **facts: A
     return Summary(
         clock=stats.last.clock if stats.last else "",
         rounds=stats.rounds,
-        accuracy=stats.last.accuracy if stats.last else None,
+        accuracy=stats.last.accuracy if stats.last and not math.isnan(stats.last.accuracy) else None,
+        metrics=stats.last.metrics if stats.last else {},
         samples=stats.samples,
         device_seconds=stats.device_seconds,
         records_per_device_second=stats.records_per_device_second,

@@ -21,7 +21,7 @@ from firmware_agent.common.slices import Array
 from firmware_agent.common.units import format_bytes
 from host.config.job_file import JobConfig
 from host.core.owned_files import write_whole
-from host.core.states.training_state import TrainingState, split_tensors
+from host.core.states.training_state import TrainingState, number_or_nan, split_tensors
 
 FORMAT = 1
 _REMEDY = "restore the file from a copy, or remove it to begin again from the first round"
@@ -38,7 +38,7 @@ class Header(msgspec.Struct, frozen=True):
     format: int
     job_sha256: str
     round: int
-    accuracy: float
+    accuracy: float | None
     array_seconds: float
     wall_seconds: float
     content_sha256: str = ""
@@ -149,7 +149,8 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
             "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, planner, ports, "
             "hypervisors, spread and memory may change)"
         )
-    state = TrainingState(header.round, header.accuracy, header.array_seconds, *split_tensors(tensors), header.progress)
+    parts, accuracy = split_tensors(tensors), number_or_nan(header.accuracy)
+    state = TrainingState(header.round, accuracy, header.array_seconds, *parts, header.progress)
     return Checkpoint(state, header.wall_seconds)
 
 

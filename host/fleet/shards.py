@@ -53,7 +53,7 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
     """
     drives = [node for node in nodes if gets_private(node)]
     generator = np.random.default_rng([seed, len(drives)])
-    count = len(dataset.labels)
+    count = len(dataset)
     pool = count - round((1.0 if data.private is None else data.private) * count)
     public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
     if not pool and any(node.name == HOST for node in nodes):
@@ -64,12 +64,14 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
     private = np.setdiff1d(np.arange(count), public)
     parts = [np.empty(0, np.int64)] * len(drives)
     if len(private) and drives:
-        labels, concentration = dataset.labels[private], data.partition.dirichlet
-        dealt = (
-            partition_evenly(len(private), len(drives), generator)
-            if concentration is None
-            else partition_dirichlet(labels, len(drives), concentration, generator)
-        )
+        if (concentration := data.partition.dirichlet) is None:
+            dealt = partition_evenly(len(private), len(drives), generator)
+        elif dataset.labels is None:
+            raise DataError(
+                f"data.partition.dirichlet: {dataset.name} has no class numbers to deal out by; leave it out"
+            )
+        else:
+            dealt = partition_dirichlet(dataset.labels[private].astype(np.int64), len(drives), concentration, generator)
         parts = [private[part] for part in dealt]
     own = iter(parts)
     return ShardAssignment([next(own) if gets_private(node) else np.empty(0, np.int64) for node in nodes], public)
@@ -124,7 +126,8 @@ def write_shards(
             records.append(ShardRecord(path, "", 0))
             continue
         indices = np.concatenate([private, dealt.public])
-        digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices], len(private))
+        own_fields = {name: column[indices] for name, column in dataset.fields.items()}
+        digest = write_shard(path, dataset.name, own_fields, len(private))
         records.append(ShardRecord(path, digest, len(indices)))
     return records
 
@@ -162,7 +165,7 @@ class WantedRecords:
     @classmethod
     def of(cls, dataset: Dataset) -> WantedRecords:
         """Return what fits to `dataset`."""
-        return cls(dataset.images.shape[1:], dataset.images.dtype.str, dataset.classes)
+        return cls(dataset.shape, dataset.inputs.dtype.str, dataset.classes)
 
     def check(self, device: str, holding: Holding | None) -> None:
         """Return if what a drive tells of its records fits.

@@ -129,13 +129,14 @@ class FederatedTraining:
         # A strategy of the user's own may keep or return what it was given.
         for answer in () if isinstance(job.strategy, UserSection) else visited.answers:
             answer.session.recycle(answer.weights)
-        self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
-        self._round = number
+        judged = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        self._round, self._accuracy = number, judged.accuracy
         returned = {part.device for part in accounted.devices}
         return RoundRecord(
             round=number,
             accuracy=self._accuracy,
-            test_loss=loss,
+            test_loss=judged.loss,
+            metrics=judged.metrics,
             start_seconds=start_seconds,
             wall_seconds=time.monotonic() - begin,
             array_seconds=accounted.array_seconds,

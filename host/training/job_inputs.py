@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from csd_emu.config.array_file import NATIVE, SAMPLED, ArrayConfig
 from csd_emu.util.record_shape import Shape
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.losses.objective import ObjectiveSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.core.datasets import Dataset
 from host.core.device_time import CountedCycles, StepModel
@@ -21,22 +22,24 @@ class JobData:
     Attributes:
         config, job, spec: what was asked for.
         dataset: that is trained on.
+        objective: that is minimised.
     """
 
     config: ArrayConfig
     job: JobConfig
-    spec: ModelSpec
+    spec: ShippedCode
     dataset: Dataset
+    objective: ObjectiveSpec
 
     @property
     def shape(self) -> Shape:
-        """Channels, height and width of a record."""
+        """Of one record's input."""
         return self.dataset.shape
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of an image with its label."""
-        return (self.dataset.images.nbytes + self.dataset.labels.nbytes) // len(self.dataset.labels)
+        """Bytes of a record, as stored."""
+        return self.dataset.record_bytes
 
 
 @dataclass(frozen=True)

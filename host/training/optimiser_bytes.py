@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from csd_emu.config.servers_file import ServersConfig
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
 from host.core.model_facts import Load
@@ -26,7 +27,7 @@ def load_between(load: Load, job: JobConfig, config: ServersConfig) -> Load:
     return replace(load, optimiser_bytes=optimiser_bytes(load.spec, job))
 
 
-def optimiser_bytes(spec: ModelSpec, job: JobConfig) -> int:
+def optimiser_bytes(spec: ShippedCode, job: JobConfig) -> int:
     """Return the bytes that cross of what a job's optimiser remembers, once it has taken a step.
 
     Raises:

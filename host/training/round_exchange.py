@@ -13,8 +13,9 @@ from typing import TypeVar
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
-from firmware_agent.common.frames.session_frames import Job, Ready, Tensors, Train, Trained
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.frames.session_frames import Code, Job, Ready, Tensors, Train, Trained
+from firmware_agent.common.losses.objective import ObjectiveSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_specs
 from firmware_agent.common.wire import encode, pack
 from host.config.job_file import JobConfig
@@ -61,13 +62,13 @@ class Visited:
 
 def job_frame(
     job: JobConfig,
-    spec: ModelSpec,
-    image_scale: float,
+    spec: ShippedCode,
+    objective: ObjectiveSpec,
     proximal: float = 0.0,
     overlap: bool = False,
     cut: str | None = None,
 ) -> Job:
-    """Return the frame that tells a drive what it will train; `proximal` is the strategy's.
+    """Return the frame that tells a drive what it trains; `proximal` is the strategy's.
 
     With `overlap` a synchronous job's slices cross while the drive computes; `cut` names the layer that the host's part
     of the model begins with.
@@ -76,7 +77,7 @@ def job_frame(
         model=spec.name,
         arguments=dict(spec.arguments),
         source=spec.source,
-        image_scale=image_scale,
+        input_scale=objective.input_scale,
         seed=job.seed,
         learning_rate=job.learning_rate,
         momentum=job.momentum,
@@ -88,6 +89,8 @@ def job_frame(
         # Longer than the host's own: it gives up whom a drive waits for, not the drive.
         deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
         cut=cut,
+        input_field=objective.input_field,
+        loss=Code(objective.loss.name, objective.loss.source, dict(objective.loss.arguments)),
     )
 
 

@@ -14,7 +14,7 @@ from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.config.plugins.plugin_loading import Plugin
 from host.core.device_time import StepModel, table_models
@@ -176,7 +176,7 @@ class SyncPlan:
 def make_plan(
     config: ArrayConfig,
     job: JobConfig,
-    spec: ModelSpec,
+    spec: ShippedCode,
     shape: Shape,
     store: CalibrationStore | None,
     records: Records,

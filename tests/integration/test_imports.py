@@ -30,10 +30,11 @@ def test_torch_s_compiler_is_not_imported_where_a_model_is_cut() -> None:
     """Else a drive's first step waits for 500 to 800 modules, under emulation for 1 to 2 s of its own clock."""
     program = """
 import sys, torch
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.training.gradient_step import GivenGradients
 from firmware_agent.training.loaded_job import build_front
-front = build_front(lambda: build_model(ModelSpec("digits_cnn")), torch.zeros(1, 1, 8, 8), "6").front
+front = build_front(lambda: build_model(ShippedCode("digits_cnn")), torch.zeros(1, 1, 8, 8), "6").front
 values = front(torch.zeros(1, 1, 8, 8))
 GivenGradients.apply([torch.ones_like(value) for value in values], *values).backward()
 assert all(weight.grad is not None for weight in front.parameters())

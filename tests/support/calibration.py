@@ -18,11 +18,11 @@ from csd_emu.profiles.calibration import (
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles, RowCycles, StepCycles
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTime, LayerTimes
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 
 IMAGE = "0123456789abcdef"
 VERSIONS = Versions(agent="0.1.0", python="3.11.2", torch="2.9.1", numpy="2.3.0", kernel="6.1")
-DIGITS = CalibrationKey.of(ModelSpec("digits_cnn"), (1, 8, 8))
+DIGITS = CalibrationKey.of(ShippedCode("digits_cnn"), (1, 8, 8))
 
 
 def step(seconds: float) -> PhaseSeconds:

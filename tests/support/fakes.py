@@ -22,6 +22,7 @@ from firmware_agent.common.slices import Array, Assembler, cut_slices, tensor_sp
 from firmware_agent.common.wire import PROTOCOL_VERSION, AnyFrame, decode, encode, unpack
 from firmware_agent.faults.io_limits import Throttle
 from host.core.evaluation import NormSum, Structure
+from host.core.learning.judgement import Judgement
 from host.fleet.device_session import DeviceSession
 
 SECONDS = PhaseSeconds(forward=1.0, backward=2.0, update=0.5, encode=0.25)
@@ -36,7 +37,7 @@ def random_shard(folder: Path, samples: int) -> Shard:
     """Write a shard of noise, labelled at random, of the digits' shape."""
     path, generator = folder / "shard.tar", np.random.default_rng(0)
     images = generator.integers(0, 17, (samples, 1, 8, 8)).astype(np.uint8)
-    write_shard(path, "random", images, generator.integers(0, 10, samples))
+    write_shard(path, "random", {"image": images, "label": generator.integers(0, 10, samples)})
     return open_shard(path)
 
 
@@ -176,9 +177,9 @@ class FakeEvaluator:
     def norm_sums(self, frame: Job) -> Sequence[NormSum]:
         return self.sums
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
         self.seen.append({name: array.copy() for name, array in weights.items()})
-        return self._accuracy(float(weights["w"].flat[0])), 0.25
+        return Judgement(self._accuracy(float(weights["w"].flat[0])), 0.25)
 
 
 class Aborted(Exception):

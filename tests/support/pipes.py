@@ -18,8 +18,9 @@ from firmware_agent.common.errors import AgentRefused, DeviceLost
 from firmware_agent.common.frames.frame_fields import Frame
 from firmware_agent.common.frames.session_frames import Hello, Job, Welcome
 from firmware_agent.common.identity import Identity
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.shard import Shard
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from firmware_agent.common.split.cutting import cut_model
 from firmware_agent.common.weights import buffer_names, state_arrays, tied_names, trained_names
@@ -27,6 +28,7 @@ from firmware_agent.common.wire import AnyFrame, encode, unpack
 from firmware_agent.faults.competing_task import Disturbance
 from firmware_agent.host_session import HostSession, Outbox
 from host.core.evaluation import NormSum, Structure, trace_norm_sums
+from host.core.learning.judgement import Judgement
 from host.fleet.device_session import DeviceSession
 from tests.support.fakes import FakeEvaluator, hello
 
@@ -151,7 +153,7 @@ class ModelEvaluator(FakeEvaluator):
     def __init__(self, job: Job, order: tuple[str, ...] = ()) -> None:
         super().__init__()
         torch.manual_seed(job.seed)
-        self._model, self._order = build_model(ModelSpec(job.model, job.source, job.arguments)), order
+        self._model, self._order = build_model(ShippedCode(job.model, job.source, job.arguments)), order
 
     def initial_weights(self) -> dict[str, Array]:
         return {name: array.copy() for name, array in state_arrays(self._model).items()}
@@ -165,5 +167,5 @@ class ModelEvaluator(FakeEvaluator):
         image = image.to(next(model.parameters()).dtype)
         return trace_norm_sums(model if frame.cut is None else cut_model(model, image, frame.cut).front, image)
 
-    def evaluate(self, weights: object) -> tuple[float, float]:
-        return 0.0, 0.0
+    def evaluate(self, weights: object) -> Judgement:
+        return Judgement(0.0, 0.0)

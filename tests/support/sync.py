@@ -16,7 +16,7 @@ from csd_emu.profiles.calibration import CalibrationStore
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed, Job
 from firmware_agent.common.frames.step_frames import Step, Stepped
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from firmware_agent.common.wire import AnyFrame
 from host.config.job_file import JobConfig
@@ -48,7 +48,7 @@ SHAPE = (1, 8, 8)
 # Of a record in the host's part of a model.
 TAIL_SECONDS = 1e-4
 STORE = CalibrationStore(Path("/nonexistent"))
-TABLE = STORE.require(ModelSpec("digits_cnn"), SHAPE)
+TABLE = STORE.require(ShippedCode("digits_cnn"), SHAPE)
 
 
 def gradient(records: Array) -> float:
@@ -149,7 +149,7 @@ class SyncRun:
         self.noted = asyncio.Event()
         self.rounds: list[RoundRecord] = []
         sizes = tuple(private or [0] * len(whole.list_devices()))
-        self.plan = make_plan(whole, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64))
+        self.plan = make_plan(whole, self.job, ShippedCode("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64))
         self.plan = dataclasses.replace(self.plan, most_records=most_records)
         # Without models, what drives say of themselves counts.
         self.accountant = make_accountant(self.config, self.plan.expected if modelled else {})

@@ -118,7 +118,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     model: str
     arguments: dict[str, int | float | str | bool]
     source_sha256: str | None
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: int
     parameters: int
     clock: str

@@ -13,7 +13,8 @@ import msgspec
 
 from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.util.record_shape import Shape
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 
 # The core of the counted clock: one instruction per nanosecond; a profile scales it to a drive.
 REFERENCE_CORE = "reference"
@@ -49,7 +50,7 @@ class CalibrationKey:
     core: str = REFERENCE_CORE
 
     @classmethod
-    def of(cls, spec: ModelSpec, input_shape: Shape, core: str = REFERENCE_CORE) -> CalibrationKey:
+    def of(cls, spec: ShippedCode, input_shape: Shape, core: str = REFERENCE_CORE) -> CalibrationKey:
         """Return the key of a model as a job has it."""
         usual = {"num_classes": ZOO[spec.name].classes} if spec.name in ZOO else {}
         arguments = usual | dict(spec.arguments)

@@ -17,7 +17,7 @@ from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.atomic_files import make_folder, read_file, replace_file
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 
 # What a reference core's nanosecond stands for: an instruction, or a cycle of the core model.
 CoreModel = Literal["instructions", "cycles"]
@@ -41,7 +41,7 @@ class CalibrationStore:
         """Return the same store with another core model."""
         return CalibrationStore(self._user, self._shipped, core_model)
 
-    def find(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
+    def find(self, spec: ShippedCode, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
         """Return the table of a model at an input shape, or None.
 
         A table that was measured on a real drive of `profile`, or on such a host, goes first, then, in cycles, one of
@@ -54,7 +54,7 @@ class CalibrationStore:
         return None if (path := self._path(spec, input_shape, profile)) is None else self._load(*path)
 
     def find_counted(
-        self, spec: ModelSpec, input_shape: Shape, profile: str
+        self, spec: ShippedCode, input_shape: Shape, profile: str
     ) -> tuple[CalibrationTable, CalibrationTable] | None:
         """Return what virtual machines of `profile` were counted at, in instructions and in cycles, or None.
 
@@ -66,7 +66,7 @@ class CalibrationStore:
         table = load_table(*path)
         return table.in_instructions(), table.in_cycles()
 
-    def require(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable:
+    def require(self, spec: ShippedCode, input_shape: Shape, profile: str | None = None) -> CalibrationTable:
         """Return what `find` returns; a table that is missing is an error that says how to make it.
 
         Raises:
@@ -74,11 +74,13 @@ class CalibrationStore:
         """
         return self.locate(spec, input_shape, profile)[1]
 
-    def of(self, spec: ModelSpec, input_shape: Shape) -> ModelTables:
+    def of(self, spec: ShippedCode, input_shape: Shape) -> ModelTables:
         """Return the tables of one model on images of one shape."""
         return ModelTables(self, spec, input_shape)
 
-    def locate(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> tuple[Path, CalibrationTable]:
+    def locate(
+        self, spec: ShippedCode, input_shape: Shape, profile: str | None = None
+    ) -> tuple[Path, CalibrationTable]:
         """Return what `require` returns, and the file that it is in."""
         if (path := self._path(spec, input_shape, profile)) is None:
             key = CalibrationKey.of(spec, input_shape)
@@ -93,7 +95,7 @@ class CalibrationStore:
         return table.in_cycles() if self._core_model == "cycles" else table.in_instructions()
 
     def _path(
-        self, spec: ModelSpec, input_shape: Shape, profile: str | None, real: bool = True
+        self, spec: ShippedCode, input_shape: Shape, profile: str | None, real: bool = True
     ) -> tuple[Path, CalibrationKey] | None:
         drive = RATIO_DRIVE if profile and get_profile(profile).kind == "host" else profile
         own = self._own_core(drive)
@@ -145,7 +147,7 @@ class ModelTables:
     """
 
     store: CalibrationStore
-    spec: ModelSpec
+    spec: ShippedCode
     input_shape: Shape
 
     def require(self, profile: str) -> CalibrationTable:

@@ -11,8 +11,8 @@ from csd_emu.engines.shaping.relay import CHUNK_BYTES
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes
 from csd_lab.bench.communication import comm_nets
 from csd_lab.simulate.turn_simulation import TurnLink, ideal_step_seconds, step_seconds
-from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.shipped_code import ShippedCode
 
 MODELS = tuple(comm_nets.NETS)
 _FILE = Path(comm_nets.__file__)
@@ -28,10 +28,10 @@ def costs_of(model: str, compute_seconds: float) -> Costs:
     )
 
 
-def spec_of(model: str, compute_seconds: float = 0.0) -> ModelSpec:
+def spec_of(model: str, compute_seconds: float = 0.0) -> ShippedCode:
     """Return the model as drives build it, paced to `compute_seconds` per step; unpaced without."""
     arguments: dict[str, int | float | str | bool] = {"name": model, "compute_seconds": compute_seconds}
-    return ModelSpec(f"{_FILE.name}:build", _FILE.read_text(encoding="utf-8"), arguments)
+    return ShippedCode(f"{_FILE.name}:build", _FILE.read_text(encoding="utf-8"), arguments)
 
 
 DRIVES = 3

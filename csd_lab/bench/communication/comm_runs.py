@@ -17,8 +17,8 @@ from csd_emu.engines.shaping import Shape
 from csd_lab.bench.communication import comm_nets
 from csd_lab.bench.communication.comm_cases import DRIVES
 from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of, request_run
-from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from host.app.prepare import RunRequest
 from host.config.job_file import DataSection
@@ -125,18 +125,20 @@ class WallRuns:
         """Use drives whose link is shaped."""
         self._drives, self._seed, self.progress = drives, bench.seed, bench.progress
 
-    async def run(self, spec: ModelSpec, turns: Blocks, bytes_per_second: float) -> WallSteps:
+    async def run(self, spec: ShippedCode, turns: Blocks, bytes_per_second: float) -> WallSteps:
         """Train a model for the steps of `turns` over a link of that bandwidth."""
         return await self.run_tuned(spec, _Turning(turns), turns.total, bytes_per_second)
 
-    async def run_tuned(self, spec: ModelSpec, tuner: TransferTuner, steps: int, bytes_per_second: float) -> WallSteps:
+    async def run_tuned(
+        self, spec: ShippedCode, tuner: TransferTuner, steps: int, bytes_per_second: float
+    ) -> WallSteps:
         """Train a model for so many steps over a link of that bandwidth, sent as `tuner` decides."""
         request = self._request(spec, steps, _BATCH, NONE)
         transfers = TransferPolicy(tuner, overlap=True)
         return await self._train(replace(request, communication=transfers), bytes_per_second)
 
     async def run_placed(
-        self, spec: ModelSpec, placement: str, batch: int, steps: int, bytes_per_second: float
+        self, spec: ShippedCode, placement: str, batch: int, steps: int, bytes_per_second: float
     ) -> list[float]:
         """Train a model with a placement, nothing overlapping, and return the wall seconds of its steps but the first.
 
@@ -145,7 +147,7 @@ class WallRuns:
         request = self._request(spec, steps + DROPPED_STEPS, batch, placement)
         return (await self._train(request, bytes_per_second)).step_seconds[DROPPED_STEPS:]
 
-    def _request(self, spec: ModelSpec, steps: int, batch: int, placement: str) -> RunRequest:
+    def _request(self, spec: ShippedCode, steps: int, batch: int, placement: str) -> RunRequest:
         """Return a run of so many steps of a model, with so many records of each drive in each."""
         job = {
             **{"model": spec.name, "mode": "sync", "rounds": 1, "batch_size": batch, "learning_rate": 0.01},

@@ -135,8 +135,8 @@ def cost_of(target: HeldTarget, rounds: Sequence[TrainedRound], refused: int = 0
 
 def thin_out(dataset: Dataset, records: int, seed: int) -> Dataset:
     """Return the data set with so many of its records to train on, drawn at random; what is held out stays."""
-    kept = np.sort(np.random.default_rng(seed).permutation(len(dataset.labels))[:records])
-    return replace(dataset, images=dataset.images[kept], labels=dataset.labels[kept])
+    kept = np.sort(np.random.default_rng(seed).permutation(len(dataset))[:records])
+    return replace(dataset, fields={name: column[kept] for name, column in dataset.fields.items()})
 
 
 def make_request(alpha: float, records: int, seed: int, keys: Mapping[str, Any]) -> RunRequest:
@@ -180,7 +180,7 @@ async def _run_to(target: HeldTarget, request: RunRequest, folder: Path) -> Targ
             refused.append(device)
 
     async with in_process_fleet(request, folder) as fleet:
-        frame = job_frame(job, request.spec, request.dataset.image_scale, request.proximal)
+        frame = job_frame(job, request.spec, request.objective, request.proximal)
         exchange = RoundExchange(job, frame, fleet, lambda: names, on_event)
         accountant = make_accountant(request.config, request.models)
         training = FederatedTraining(job, names, exchange, accountant, request.evaluator)

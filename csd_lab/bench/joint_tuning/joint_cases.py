@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.record_shape import Shape
 from csd_lab.bench.harness import array_of
 from firmware_agent.common.layer_costs import LayerWork
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from host.app.prepare import RunRequest, find_tables, make_inputs, prepare_loaded
 from host.config.job_file import JobConfig
@@ -159,7 +159,7 @@ class ScenarioWorld:
 class _KnownModel(Evaluator):
     """An evaluator that looks at its model once."""
 
-    def __init__(self, spec: ModelSpec, dataset: Dataset) -> None:
+    def __init__(self, spec: ShippedCode, dataset: Dataset) -> None:
         super().__init__(spec, dataset, 0)
         self._structure, self._layers, self._weights = super().structure(), super().layers(), super().initial_weights()
 
@@ -174,14 +174,15 @@ class _KnownModel(Evaluator):
 
 
 @cache
-def load_model(model: str) -> tuple[ModelSpec, Dataset, Evaluator]:
+def load_model(model: str) -> tuple[ShippedCode, Dataset, Evaluator]:
     """Return a model of `MODELS`, images without content, and what looks at it."""
     case = MODELS[model]
-    spec = ModelSpec(case.model, None, dict(case.arguments))
+    spec = ShippedCode(case.model, None, dict(case.arguments))
     images, labels = np.zeros((1, *case.shape), np.uint8), np.zeros(1, np.int64)
     many = np.broadcast_to(images, (RECORDS, *case.shape)), np.broadcast_to(labels, (RECORDS,))
     named = tuple(map(str, range(CLASSES)))
-    dataset = Dataset(f"{model} without content", *many, images, labels, 1 / 255, named)
+    dataset = Dataset.of_images(f"{model} without content", many, (images, labels), 1 / 255)
+    dataset = replace(dataset, class_names=named)
     return spec, dataset, _KnownModel(spec, dataset)
 
 

@@ -100,7 +100,7 @@ class ScenarioOracle:
             for name in {device.profile for device in self._config.list_devices()}
         }
         self._tail = host_model(store.require(spec, shape, self._host.name), self._host)
-        self._record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
+        self._record_bytes = dataset.record_bytes
         self._curves = {name: _curve(model) for name, model in self._models.items()}
 
     def records_per_second(self) -> float:

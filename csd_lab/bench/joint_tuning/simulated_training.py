@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import msgspec
-from msgspec.structs import astuple
 
 from csd_emu.perfmodel.split.split_problem import LABEL_BYTES
 from csd_emu.perfmodel.timeline import Composed, Crossed, Link
@@ -31,6 +30,7 @@ from host.app.reviewed_training import first_cut, review_cut
 from host.app.training_run import overlap_of
 from host.core.device_time import MODELLED, WALL, DeviceTime
 from host.core.evaluation import Structure
+from host.core.learning.judgement import Judgement
 from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord
 from host.core.slice_record import TransferChange
 from host.fleet.device_session import DeviceSession
@@ -152,7 +152,7 @@ class _WorldAccountant(Accountant):
     ) -> tuple[Composed, float]:
         if late is not IN_TIME:
             return super()._compose(parts, late, host_seconds, sending, crossed)
-        own = tuple((part.device, part.samples, astuple(part.device_seconds)) for part in parts)
+        own = tuple((part.device, part.samples, msgspec.structs.astuple(part.device_seconds)) for part in parts)
         key = own, sending, self._link, host_seconds
         if key not in self._composed:
             self._composed[key] = super()._compose(parts, late, host_seconds, sending, crossed)
@@ -296,8 +296,8 @@ class _NoJudge:
     def structure(self) -> Structure:
         return Structure((), (), {})
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        return 0.0, 0.0
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
+        return Judgement(0.0, 0.0)
 
 
 def _step_bytes(request: RunRequest) -> tuple[int, int]:

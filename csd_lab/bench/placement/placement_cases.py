@@ -27,8 +27,9 @@ from csd_emu.perfmodel.timeline import Activity, Crossed, Link, compose_cut
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from firmware_agent.common.layer_costs import LayerWork
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.shipped_code import ShippedCode
 from host.core.device_time import TableModel, gradient_seconds, host_model, micro_batch_counts
 from host.policies.split.choose_cut import HEAVY, decide
 from host.policies.split.cut_decision import CutDecision
@@ -185,7 +186,7 @@ class PlacementCase:
 @cache
 def layers_of(model: str) -> tuple[LayerSplitCost, ...]:
     """Return the layers of a model of the zoo at its full size."""
-    return inspect_layers(ModelSpec(model), ZOO[model].input_shape, LayerExchange())
+    return inspect_layers(ShippedCode(model), ZOO[model].input_shape, LayerExchange())
 
 
 def list_cases() -> Iterator[PlacementCase]:
@@ -342,7 +343,7 @@ def _drive(model: str, place: int, mixed: bool) -> DeviceCost:
 @cache
 def _gradient(model: str, batch: int) -> tuple[float, float, float]:
     """Return forward, backward and encoding of a batch on a drive, in parts as large as were measured."""
-    table = CalibrationStore(SHIPPED).require(ModelSpec(model), ZOO[model].input_shape, DRIVE)
+    table = CalibrationStore(SHIPPED).require(ShippedCode(model), ZOO[model].input_shape, DRIVE)
     at_once = min(batch, table.batches[-1])
     seconds = gradient_seconds(TableModel(table, get_profile(DRIVE)), micro_batch_counts(batch, at_once))
     return seconds.forward, seconds.backward, seconds.encode
@@ -350,6 +351,6 @@ def _gradient(model: str, batch: int) -> tuple[float, float, float]:
 
 @cache
 def _host(model: str, records: int) -> HostPlace:
-    table = CalibrationStore(SHIPPED).require(ModelSpec(model), ZOO[model].input_shape, DRIVE)
+    table = CalibrationStore(SHIPPED).require(ShippedCode(model), ZOO[model].input_shape, DRIVE)
     seconds = host_model(table, get_profile(HOST_PROFILE)).step_seconds(records)
     return HostPlace(seconds.forward, seconds.backward)

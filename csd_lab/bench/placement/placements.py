@@ -28,8 +28,9 @@ from csd_lab.bench.training.bench_gradients import SMALL, WHOLE, GradientCase, m
 from firmware_agent.common.frames.frame_fields import Frame, PhaseSeconds, TensorSpec
 from firmware_agent.common.frames.session_frames import Tensors
 from firmware_agent.common.frames.step_frames import Activations, Step, Stepped
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.models.zoo import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, cut_slices, tensor_specs
 from firmware_agent.common.split.activations import LABELS, activation_specs
 from firmware_agent.common.split.cutting import cut_model, list_cuts
@@ -106,7 +107,7 @@ def count_wire(name: str, batch: int) -> WireCount:
         batch: records of the drive.
     """
     with torch.device("meta"):
-        model = build_model(ModelSpec(name))
+        model = build_model(ShippedCode(name))
     images = torch.empty(1, *ZOO[name].input_shape, device="meta")
     layer = next(key for key, each in model.named_modules() if isinstance(each, nn.Linear))
     cut = cut_model(model, images, layer)

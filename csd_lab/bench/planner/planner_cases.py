@@ -16,7 +16,7 @@ from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_emu.util.node_names import HOST
 from csd_lab.bench.planner.planner_draws import StepNoise, draw, draw_noise
 from csd_lab.bench.planner.planner_world import World, stannis_batches
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.preference import NAMED, Preference
 from host.config.sync_section import TuningSection
 from host.core.tuning.speed_table import SpeedTable
@@ -266,7 +266,7 @@ def fixed_rules(cluster: Cluster) -> dict[str, Configuration]:
 def _line(model: str) -> tuple[float, float, float]:
     """Return a straight line through a Newport's shipped table: fixed seconds, seconds of a record, of encoding."""
     side, newport = MODELS[model][0], get_profile(_DRIVE)
-    table = CalibrationStore(SHIPPED).require(ModelSpec(model), (3, side, side), _DRIVE)
+    table = CalibrationStore(SHIPPED).require(ShippedCode(model), (3, side, side), _DRIVE)
     phases = [newport.device_seconds(table.step_seconds(batch)) for batch in table.batches]
     seconds = [phase.forward + phase.backward for phase in phases]
     record, fixed = np.polyfit(table.batches, seconds, 1).tolist()

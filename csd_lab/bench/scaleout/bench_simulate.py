@@ -16,7 +16,8 @@ from csd_lab.simulate.simulated_run import SimulationTrace, simulate
 from csd_lab.simulate.slowdown_traces import RandomSlowdowns
 from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_facts import inspect_load
 
@@ -37,7 +38,7 @@ def bench_simulate(bench: Bench) -> BenchReport:
     Figure: `seconds`, the median of the wall seconds from the array's configuration to the figures of the run, the
     baseline included.
     """
-    load = inspect_load(ModelSpec(MODEL), ZOO[MODEL].input_shape)
+    load = inspect_load(ShippedCode(MODEL), ZOO[MODEL].input_shape)
     store = CalibrationStore(bench.paths.calibration)
     seconds, cpu_seconds, traces = [], [], []
     for number in range(RUNS):

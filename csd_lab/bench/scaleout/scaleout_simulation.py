@@ -17,7 +17,8 @@ from csd_lab.simulate.simulation_report import describe_tree
 from csd_lab.simulate.slowdown_traces import RandomSlowdowns
 from csd_lab.simulate.tree import Tree, make_tree
 from csd_lab.simulate.tuners import make_tuner
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_facts import Load, inspect_load
 
@@ -48,7 +49,7 @@ def measure(seed: int, servers: int = SERVERS, steps: int = STEPS, runs: int = R
         reading the calibration table and building the model are not in it. Beside it each run's wall seconds
         (`wall_seconds_0`...), and what shows that the last run was one.
     """
-    load, store = inspect_load(ModelSpec(MODEL), ZOO[MODEL].input_shape), CalibrationStore(SHIPPED)
+    load, store = inspect_load(ShippedCode(MODEL), ZOO[MODEL].input_shape), CalibrationStore(SHIPPED)
     seconds, found = [], {}
     for number in range(runs):
         begin = time.monotonic()

@@ -155,7 +155,7 @@ def _archives(folder: Path) -> list[FuzzTarget]:
     identity = example_of(Identity)
     write_identity(path / "identity.tar", msgspec.convert(identity, Identity))
     images = np.zeros((4, 1, 8, 8), np.uint8)
-    write_shard(path / "shard.tar", "digits", images, np.arange(4, dtype=np.int64))
+    write_shard(path / "shard.tar", "digits", {"image": images, "label": np.arange(4, dtype=np.int64)})
     identities, shards = (path / "identity.tar").read_bytes(), (path / "shard.tar").read_bytes()
     facts = {"a": {"size_bytes": 5, "sha256": hashlib.sha256(b"hello").hexdigest()}}
     stream = io.BytesIO()
@@ -211,9 +211,10 @@ def _of_data(name: str, path: Path, seeds: Sequence[bytes]) -> FuzzTarget:
 
     def read() -> None:
         data = open_source(place).train
-        data.images[np.arange(min(2, len(data.images)))]
-        for _ in blocks_of(data):
-            pass
+        for column in data.fields.values():
+            column[np.arange(min(2, len(data)))]
+            for _ in blocks_of(column, ""):
+                pass
 
     path.parent.mkdir(parents=True)
     if name == "idx":

@@ -140,7 +140,7 @@ def _agent(folder: Path) -> Callable[[bytes], None]:
     agents = importlib.import_module("firmware_agent.agent")
     disturbances = importlib.import_module("firmware_agent.faults.competing_task")
     folder.mkdir()
-    write_shard(folder / "shard.tar", "digits", np.zeros((4, 1, 8, 8), np.uint8), np.arange(4, dtype=np.int64))
+    write_shard(folder / "shard.tar", "digits", {"image": np.zeros((4, 1, 8, 8), np.uint8), "label": np.arange(4)})
     shard, identity = open_shard(folder / "shard.tar"), _made(Identity)
 
     class Watched(agents.Agent):  # type: ignore[misc, name-defined]

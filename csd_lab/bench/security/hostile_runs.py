@@ -22,7 +22,7 @@ from csd_lab.bench.harness import Bench, RunningDrives, array_of, request_run
 from csd_lab.bench.security.hostile_behaviour import HOSTILE, WITHIN_STEP, Behaviour
 from csd_lab.testkit.final_weights import all_finite
 from firmware_agent.common.errors import BootTimeout, CsdError, DeviceLost
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.prepare import RunRequest
 from host.config.job_file import DataSection
 from host.core.records import EventKind, EventRecord
@@ -175,9 +175,9 @@ _HANGING = (Behaviour.SLOW_DRIP, Behaviour.SILENCE, Behaviour.FLOOD)
 SHORT_WATCHDOG_SECONDS, WATCHDOG_SECONDS = 4.0, 60.0
 # The most that a case may take.
 CASE_SECONDS = 120.0
-MODEL = ModelSpec("digits_cnn")
+MODEL = ShippedCode("digits_cnn")
 # Of jobs in which drives do something for each other within a step: normalise together, or hand over to the host.
-NORMED = ModelSpec(
+NORMED = ShippedCode(
     "normed.py:normed",
     """
 from torch import nn

@@ -6,21 +6,25 @@ Gradients of a step are weighted by batch, so devices with batches that sum to B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.bench.harness import array_of
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.datasets import Dataset, load_digits
 from host.policies.batching.device_speeds import device_classes, speed_tables
 from host.policies.batching.stannis import BatchPlan, plan_batches
 
-MODEL, SHAPE, LARGEST = ModelSpec("digits_cnn"), (1, 8, 8), 64
+MODEL, SHAPE, LARGEST = ShippedCode("digits_cnn"), (1, 8, 8), 64
 # As a job has them that says nothing else. The loss is that of the held-out records.
 LEARNING_RATE, MOMENTUM, TARGET_LOSS = 0.05, 0.9, 0.2
 SEEDS = tuple(range(10))
@@ -64,7 +68,7 @@ def learn(global_batch: int, seed: int, learning_rate: float = LEARNING_RATE) ->
     torch.manual_seed(seed)
     model, generator = build_model(MODEL), np.random.default_rng(seed)
     optimiser = torch.optim.SGD(model.parameters(), learning_rate, MOMENTUM)
-    images, labels = torch.from_numpy(data.images * np.float32(data.image_scale)), torch.from_numpy(data.labels)
+    images, labels = tensors_of(data.fields, data.input_scale)
     seen, looks, reached = 0, 1, float("inf")
     while seen < RECORDS:
         for batch in np.array_split(generator.permutation(len(labels)), max(1, round(len(labels) / global_batch))):
@@ -84,8 +88,8 @@ def held_out(model: torch.nn.Module, data: Dataset) -> tuple[float, float]:
     """Return loss and accuracy on held-out records."""
     model.eval()
     with torch.no_grad():
-        logits = model(torch.from_numpy(data.test_images * np.float32(data.image_scale)))
-        labels = torch.from_numpy(data.test_labels)
+        images, labels = tensors_of(data.held_out, data.input_scale)
+        logits = model(images)
         loss = torch.nn.functional.cross_entropy(logits, labels).item()
     model.train()
     return float(loss), float((logits.argmax(dim=1) == labels).float().mean())
@@ -116,3 +120,8 @@ def compare_learning(seeds: Sequence[int] = SEEDS) -> dict[str, float]:
         "learning_accuracy_lost": max(float(np.mean([run.accuracy for run in runs])) for runs in (same, scaled))
         - accuracy,
     }
+
+
+def tensors_of(fields: Mapping[str, npt.NDArray[Any]], scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images as the model takes them, and labels."""
+    return torch.from_numpy(fields[IMAGE] * np.float32(scale)), torch.from_numpy(fields[LABEL])

@@ -17,9 +17,11 @@ from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, bench_frame
 from csd_lab.bench.training.gradient_reference import ReferenceParticipant, reference_step
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import DeviceFailed
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.shard import Shard, open_shard
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
@@ -93,12 +95,12 @@ class GradientCase:
         return f"{self.model}, batch_norm {self.batch_norm}{parts}{cut}"
 
     @property
-    def spec(self) -> ModelSpec:
+    def spec(self) -> ShippedCode:
         """The model, which takes digits."""
         arguments: dict[str, int | float | str | bool] = {"name": self.model, "side": SIDES[self.model]}
         if self.model in _HIDDEN:
             arguments["hidden"] = _HIDDEN[self.model]
-        return ModelSpec("enlarged.py:Enlarged", _SOURCE, arguments)
+        return ShippedCode("enlarged.py:Enlarged", _SOURCE, arguments)
 
 
 def bench_gradients(bench: Bench) -> BenchReport:
@@ -192,7 +194,7 @@ class GradientStep:
     async def errors(self) -> Errors:
         """Take the step by both ways."""
         records = [
-            self._generator.choice(len(shard.labels), size, replace=False).astype(np.uint32)
+            self._generator.choice(shard.samples, size, replace=False).astype(np.uint32)
             for shard, size in zip(self._shards, BATCHES, strict=True)
         ]
         model = self._trained_a_little()
@@ -217,7 +219,7 @@ class GradientStep:
             nn.init.normal_(norm.bias, 0.0, 0.1)
         if norms:
             with torch.no_grad():
-                model(self._images(self._shards[0], np.arange(len(self._shards[0].labels))[:16]))
+                model(self._images(self._shards[0], np.arange(self._shards[0].samples)[:16]))
         return model
 
     async def _by_drives(
@@ -277,11 +279,11 @@ class GradientStep:
     def _group(self, session: DeviceSession, shard: Shard, records: Array) -> ReferenceParticipant:
         parts = _parts(len(records), self._case.micro_batch)
         return ReferenceParticipant(
-            session.device, self._images(shard, records), torch.from_numpy(shard.labels[records]), parts
+            session.device, self._images(shard, records), torch.from_numpy(shard.fields[LABEL][records]), parts
         )
 
     def _images(self, shard: Shard, records: Array) -> torch.Tensor:
-        return torch.from_numpy(np.array(shard.images[records])).double() * self._frame.image_scale
+        return torch.from_numpy(np.array(shard.fields[IMAGE][records])).double() * self._frame.input_scale
 
 
 def _parts(records: int, micro_batch: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from csd_lab.bench.training.tuning_baselines import LoadBalanced, Policy, Propor
 from csd_lab.bench.training.tuning_simulation import Scenario, oracle, simulate
 from csd_lab.simulate.slowdown_traces import SlowdownProcess, draw_traces
 from csd_lab.tune.equal_batches import plan_equal
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection, TuningSection
 from host.policies.batching.device_speeds import device_classes
 from host.policies.batching.hypertune_rule import Retuner
@@ -30,7 +30,7 @@ TRACES, CHUNK, PROCESSES = 1000, 125, 2
 # Variants, which no figure is of, are shown on the first so many.
 VARIANT_TRACES = 250
 DRIVES = 36
-MODEL, SHAPE = ModelSpec("mobilenet_v2"), (3, 224, 224)
+MODEL, SHAPE = ShippedCode("mobilenet_v2"), (3, 224, 224)
 PARAMETERS = 3_504_872
 CORE_MODEL: CoreModel = "cycles"
 SLOW_BATCH = 32

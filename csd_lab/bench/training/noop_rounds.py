@@ -15,9 +15,11 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of, bench_job
 from csd_lab.bench.training.gloo import gloo_group
 from firmware_agent.common.errors import ProtocolError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.losses.objective import ObjectiveSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from host.core.evaluation import Structure
+from host.core.learning.judgement import Judgement
 from host.core.tensor_sums import Scan
 from host.fleet.fleet import Fleet
 from host.training.accounting import make_accountant
@@ -38,6 +40,7 @@ class Flat(torch.nn.Module):
         super().__init__()
         self.values = torch.nn.Parameter(torch.zeros(elements))
 """
+PLAIN = ObjectiveSpec(ShippedCode("cross_entropy"), "image", 1.0)
 
 
 class NoopRounds:
@@ -51,7 +54,7 @@ class NoopRounds:
     ) -> None:
         """Use all drives of an array, and one tensor of so many float32; `screen` is that of a `RoundExchange`."""
         job = bench_job(seed).model_copy(update={"epochs": 0, "watchdog": WATCHDOG_SECONDS})
-        frame = job_frame(job, ModelSpec("flat.py:Flat", _MODEL, {"elements": elements}), 1.0)
+        frame = job_frame(job, ShippedCode("flat.py:Flat", _MODEL, {"elements": elements}), PLAIN)
         accountant = make_accountant(array_of("rounds", len(names), "native"))
         self._start = np.random.default_rng(seed).standard_normal(elements, np.float32)
         exchange = RoundExchange(job, frame, fleet, lambda: (), lambda *_: None)
@@ -83,9 +86,9 @@ class NoopRounds:
         """Return that it is a parameter."""
         return Structure((_TENSOR,), (), {})
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
         """Judge nothing."""
-        return 0.0, 0.0
+        return Judgement(0.0, 0.0)
 
 
 DEVICES = 8

@@ -39,7 +39,7 @@ def main(threads: int) -> None:
     job, measure = msgspec.convert(plan["job"], Job), msgspec.convert(plan["measure"], Measure)
     generator, path = np.random.default_rng(job.seed), Path("shard")
     images = generator.integers(0, 256, (2 * measure.batch_size, *plan["shape"]), np.uint8)
-    write_shard(path, "noise", images, generator.integers(0, _CLASSES, len(images)))
+    write_shard(path, "noise", {"image": images, "label": generator.integers(0, _CLASSES, len(images))})
     trainer = Trainer(job, open_shard(path), 0, Stopwatch())
     ticker = subprocess.Popen([sys.executable, "-I", "-S", "-c", _TICKER])
     measured = trainer.measure(measure)

@@ -28,7 +28,7 @@ def main(task: dict[str, Any]) -> None:
     labels = generator.integers(0, task["classes"], most)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         path = Path(folder, "shard")
-        write_shard(path, "noise", images, labels)
+        write_shard(path, "noise", {"image": images, "label": labels})
         trainer = Trainer(Job(source=None, **task["job"]), open_shard(path), 0, Stopwatch())
     for batch in task["batches"]:
         measured = trainer.measure(Measure(batch, task["seconds"], steps=task["steps"], restore=False))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.labelled import Joined, Labelled, LabelledSource
+from firmware_agent.common.datafiles.record_set import Joined, RecordSet, RecordSource
 from firmware_agent.common.errors import DataError
 
 _SHAPE = (3, 32, 32)
@@ -18,7 +18,7 @@ _IMAGE_BYTES = 3 * 32 * 32
 _TEN, _HUNDRED = ("data_batch_*.bin", "test_batch.bin", 1), ("train.bin", "test.bin", 2)
 
 
-def open_folder(path: Path) -> LabelledSource | None:
+def open_folder(path: Path) -> RecordSource | None:
     """Return the CIFAR-10 or CIFAR-100 in a folder, its test records held out; None if there is none.
 
     Raises:
@@ -30,15 +30,15 @@ def open_folder(path: Path) -> LabelledSource | None:
             held_out = path / test
             kind = f"CIFAR-{100 if label_bytes == 2 else 10}"
             other = _open([held_out], label_bytes) if held_out.exists() else None
-            return LabelledSource(kind, _open(files, label_bytes), other)
+            return RecordSource(kind, _open(files, label_bytes), other)
     return None
 
 
-def _open(files: Sequence[Path], label_bytes: int) -> Labelled:
+def _open(files: Sequence[Path], label_bytes: int) -> RecordSet:
     records = [_records(file, label_bytes) for file in files]
     images = Joined([part[:, label_bytes:].reshape(-1, *_SHAPE) for part in records])
     labels = np.concatenate([part[:, label_bytes - 1] for part in records]).astype(np.int64)
-    return Labelled(images, labels, tuple(files))
+    return RecordSet.of_images(images, labels, tuple(files))
 
 
 def _records(file: Path, label_bytes: int) -> npt.NDArray[Any]:

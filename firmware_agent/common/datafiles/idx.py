@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.labelled import (
-    Labelled,
-    LabelledSource,
+from firmware_agent.common.datafiles.record_set import (
+    RecordSet,
+    RecordSource,
     check_images,
     check_labels,
     check_unpacked,
@@ -27,7 +27,7 @@ _GZIP = b"\x1f\x8b"
 _TRAIN, _TEST = "train", ("t10k", "test")
 
 
-def open_folder(path: Path) -> LabelledSource | None:
+def open_folder(path: Path) -> RecordSource | None:
     """Return the pair ``train-images...`` and ``train-labels...`` in a folder, the test pair held out; or None.
 
     Raises:
@@ -42,7 +42,7 @@ def open_folder(path: Path) -> LabelledSource | None:
         raise DataError(f"{path}: has several sets of images ({names}); give the path of one of them")
     source = open_images(train[0])
     test = next((entry for entry in found if entry.name.startswith(_TEST) and entry != train[0]), None)
-    return source if test is None else LabelledSource(source.kind, source.train, open_images(test).train)
+    return source if test is None else RecordSource(source.kind, source.train, open_images(test).train)
 
 
 def is_idx(path: Path) -> bool:
@@ -50,7 +50,7 @@ def is_idx(path: Path) -> bool:
     return "ubyte" in path.name or path.suffix == ".idx" or path.name.endswith(".idx.gz")
 
 
-def open_images(path: Path) -> LabelledSource:
+def open_images(path: Path) -> RecordSource:
     """Open a file of images and the file of labels that lies beside it.
 
     Raises:
@@ -61,7 +61,7 @@ def open_images(path: Path) -> LabelledSource:
         raise DataError(f"{path}: its labels ({labels_path.name}) are not beside it; put them there")
     images = check_images(read_idx(path), str(path))
     labels = check_labels(read_idx(labels_path), len(images), str(labels_path))
-    return LabelledSource("IDX", Labelled(images, labels, (path, labels_path)))
+    return RecordSource("IDX", RecordSet.of_images(images, labels, (path, labels_path)))
 
 
 def read_idx(path: Path) -> npt.NDArray[Any]:

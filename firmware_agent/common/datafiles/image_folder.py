@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.labelled import Labelled, LabelledSource
+from firmware_agent.common.datafiles.record_set import RecordSet, RecordSource
 from firmware_agent.common.errors import DataError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ImageFiles:
         return shaped
 
 
-def open_folder(path: Path) -> LabelledSource | None:
+def open_folder(path: Path) -> RecordSource | None:
     """Return the images in the folders of `path`, whose names, sorted, are the classes; None if it has no folders.
 
     Folders that are all called by numbers are those classes. An empty folder is a class without images here.
@@ -108,7 +108,9 @@ def open_folder(path: Path) -> LabelledSource | None:
     if max(labels) > 65_535:
         raise DataError(f"{path}: a folder is called {max(labels)}; class numbers go from 0 to 65535")
     names = () if numbered else tuple(folder.name for folder in folders)
-    return LabelledSource("image folder", Labelled(ImageFiles(files), np.array(labels, np.int64), tuple(files), names))
+    return RecordSource(
+        "image folder", RecordSet.of_images(ImageFiles(files), np.array(labels, np.int64), tuple(files), names)
+    )
 
 
 def _shape_of(file: Path) -> tuple[int, int, int]:

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.labelled import (
-    Labelled,
-    LabelledSource,
+from firmware_agent.common.datafiles.record_set import (
+    MOST_FIELDS,
+    RecordSet,
+    RecordSource,
+    check_fields,
     check_images,
     check_labels,
     check_unpacked,
 )
 from firmware_agent.common.errors import DataError
 
-# Names by which people keep images and labels to train on, and those held out.
-TRAIN = (("images", "labels"), ("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"))
-HELD_OUT = (("test_images", "test_labels"), ("x_test", "y_test"))
+# Names by which people keep images and labels.
+_IMAGES, _LABELS = ("images", "image", "x"), ("labels", "label", "y")
+# What is held out is called so, what is trained on plainly, or so.
+_HELD_OUT, _TRAINED = re.compile(r"test_(.+)|(.+)_test"), re.compile(r"train_(.+)|(.+)_train")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _MOST_AXES, _MOST_HEADER_BYTES = 8, 1 << 14
 _UNREADABLE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
@@ -47,49 +53,64 @@ _UNREADABLE: tuple[type[Exception], ...] = (
 _LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)
 
 
-def open_file(path: Path) -> LabelledSource:
-    """Open an npz file with the arrays ``images`` and ``labels`` (or ``x_train`` and ``y_train``, or ``x`` and ``y``).
+def open_file(path: Path) -> RecordSource:
+    """Open an npz file with one array, (records, ...), for each field; see `make_source`.
 
     Raises:
-        DataError: it is damaged, or the arrays are not there or do not fit.
+        DataError: it is damaged, or the arrays do not fit.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy"): info for name, info in archive.NameToInfo.items()}
-            for name in filter(is_wanted, members):
-                if members[name].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            check_names(path, members)
+            for name, info in members.items():
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise DataError(f"{path}: {name} is packed as numpy never does; write it with numpy.savez")
-            arrays = {name: _array(path, archive, members[name]) for name in members if is_wanted(name)}
+            arrays = {name: _array(path, archive, info) for name, info in members.items()}
     except _UNREADABLE as error:
         raise DataError(f"{path}: is no readable npz file ({error}); write it again with numpy.savez") from error
     return make_source("npz", path, arrays)
 
 
-def make_source(kind: str, path: Path, arrays: dict[str, npt.NDArray[Any]]) -> LabelledSource:
-    """Return the source that named arrays of a file make.
+def make_source(kind: str, path: Path, arrays: dict[str, npt.NDArray[Any]]) -> RecordSource:
+    """Return the source that named arrays of a file make: labelled images, or records of any form.
+
+    What is called ``test_NAME`` or ``NAME_test`` is held out; NAME, ``train_NAME`` and ``NAME_train`` are one field.
 
     Raises:
-        DataError: they are not there, or do not fit.
+        DataError: they do not fit.
     """
-    train = _pair(path, arrays, TRAIN)
-    if train is None:
-        names = " and ".join(TRAIN[0])
-        raise DataError(f"{path}: has no arrays {names}; it has: {', '.join(sorted(arrays)) or 'nothing of use'}")
-    return LabelledSource(kind, train, _pair(path, arrays, HELD_OUT))
+    train: dict[str, npt.NDArray[Any]] = {}
+    held_out: dict[str, npt.NDArray[Any]] = {}
+    for name, array in arrays.items():
+        part, found = (held_out, found) if (found := _HELD_OUT.fullmatch(name)) else (train, _TRAINED.fullmatch(name))
+        part[next(filter(None, found.groups())) if found else name] = array
+    return RecordSource(kind, _records(path, train), _records(path, held_out) if held_out else None)
 
 
-def is_wanted(name: str) -> bool:
-    """Return whether an array of this name is one that `make_source` may use."""
-    return any(name in pair for pair in (*TRAIN, *HELD_OUT))
+def check_names(path: Path, names: Collection[str]) -> None:
+    """Return if arrays of a file may be fields of records, by their number and names.
+
+    Raises:
+        DataError: they may not.
+    """
+    if len(names) > 2 * MOST_FIELDS:
+        raise DataError(f"{path}: holds {len(names)} arrays; records have at most {MOST_FIELDS} fields, one array each")
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise DataError(f"{path}: {wrong[0][:80]!r} is no name of a field; use letters, digits, - and _")
 
 
-def _pair(path: Path, arrays: dict[str, npt.NDArray[Any]], names: tuple[tuple[str, str], ...]) -> Labelled | None:
-    for images_name, labels_name in names:
-        if images_name in arrays and labels_name in arrays:
-            images = check_images(arrays[images_name], f"{path}: {images_name}")
-            labels = check_labels(arrays[labels_name], len(images), f"{path}: {labels_name}")
-            return Labelled(images, labels, (path,))
-    return None
+def _records(path: Path, fields: dict[str, npt.NDArray[Any]]) -> RecordSet:
+    images_name, labels_name = (next((name for name in names if name in fields), "") for names in (_IMAGES, _LABELS))
+    if images_name and labels_name and (images_name != "x" or _are_images(fields["x"], fields[labels_name])):
+        images = check_images(fields[images_name], f"{path}: {images_name}")
+        labels = check_labels(fields[labels_name], len(images), f"{path}: {labels_name}")
+        return RecordSet.of_images(images, labels, (path,))
+    return RecordSet(check_fields(fields, str(path)), (path,))
+
+
+def _are_images(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> bool:
+    return values.ndim in (3, 4) and values.dtype in (np.uint8, np.float32) and labels.dtype.kind in "iu"
 
 
 def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
@@ -99,7 +120,7 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.N
         if dtype.hasobject:
             raise DataError(f"{where} holds Python objects, which are never read; keep plain numbers")
         if dtype.kind not in "biuf" or min(shape, default=1) < 0 or len(shape) > _MOST_AXES:
-            raise DataError(f"{where} has shape {shape} and type {dtype}; images and labels are plain numbers")
+            raise DataError(f"{where} has shape {shape} and type {dtype}; records are plain numbers")
         size = math.prod(shape) * dtype.itemsize
         if info.compress_type != zipfile.ZIP_STORED or fortran or not size:
             check_unpacked(size, info.compress_size, where)

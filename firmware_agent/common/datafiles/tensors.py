@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.labelled import LabelledSource
-from firmware_agent.common.datafiles.npz import is_wanted, make_source
+from firmware_agent.common.datafiles.npz import check_names, make_source
+from firmware_agent.common.datafiles.record_set import RecordSource
 from firmware_agent.common.errors import DataError
 
-_LENGTH_BYTES, _MOST_AXES = 8, 8
+_LENGTH_BYTES, _MOST_AXES, _METADATA = 8, 8, "__metadata__"
 _MOST_HEADER_BYTES = 1 << 20
 _DTYPES = {"U8": "|u1", "I8": "|i1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U64": "<u8",
            "F16": "<f2", "F32": "<f4", "F64": "<f8"}  # fmt: skip
@@ -32,11 +32,11 @@ class _Tensor(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-def open_file(path: Path) -> LabelledSource:
-    """Open a safetensors file with the tensors ``images`` and ``labels`` (or the other names of `npz.TRAIN`).
+def open_file(path: Path) -> RecordSource:
+    """Open a safetensors file with one tensor, (records, ...), for each field; see `npz.make_source`.
 
     Raises:
-        DataError: it is damaged, or the tensors are not there or do not fit.
+        DataError: it is damaged, or the tensors do not fit.
     """
     size = path.stat().st_size
     with open(path, "rb") as file:
@@ -47,9 +47,10 @@ def open_file(path: Path) -> LabelledSource:
         header = file.read(length)
     try:
         entries = msgspec.json.decode(header, type=dict[str, Any])
-        tensors = {name: msgspec.convert(entry, _Tensor) for name, entry in entries.items() if is_wanted(name)}
+        tensors = {name: msgspec.convert(entry, _Tensor) for name, entry in entries.items() if name != _METADATA}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path}: its header cannot be read ({error}); write it again") from error
+    check_names(path, tensors)
     begins = _LENGTH_BYTES + length
     return make_source(
         "safetensors", path, {name: _map(path, name, tensor, begins, size) for name, tensor in tensors.items()}
@@ -61,7 +62,7 @@ def _map(path: Path, name: str, tensor: _Tensor, begins: int, size: int) -> npt.
         raise DataError(f"{path}: {name} is {tensor.dtype}, which is not read; convert it to U8, F32 or I64")
     dtype = np.dtype(_DTYPES[tensor.dtype])
     if len(tensor.shape) > _MOST_AXES or min(tensor.shape, default=1) < 0:
-        raise DataError(f"{path}: {name} has a shape that no images or labels have; write it again")
+        raise DataError(f"{path}: {name} has a shape that no records have; write it again")
     (begin, end), count = tensor.data_offsets, math.prod(tensor.shape)
     if begin < 0 or end - begin != count * dtype.itemsize or begins + end > size:
         raise DataError(f"{path}: {name} does not fit into the file, which is damaged or cut short; write it again")

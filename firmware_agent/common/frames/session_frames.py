@@ -67,9 +67,19 @@ class Welcome(Frame, frozen=True):
     """Host: accepted."""
 
 
+class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Code of the job's, as `firmware_agent.common.shipped_code.ShippedCode`."""
+
+    name: Name
+    source: Annotated[str, Meta(max_length=1 << 19)] | None = None
+    arguments: Annotated[dict[Name, int | float | str | bool], Meta(max_length=1 << 10)] = {}
+
+
 class Job(Frame, frozen=True):
     """Host: build this model and its optimiser. `source` is the text of the user's model file, if there is one.
 
+    `input_field` of a record is what the model takes, multiplied by `input_scale`; see
+    `firmware_agent.common.losses.objective`.
     `proximal` is mu of the term mu/2 ||w - w_0||^2 that is added to the loss, w_0 being the weights that were sent.
     `batch_norm` and `precision` are of synchronous steps: statistics of the device's own records, of all participants'
     together, or the running ones; and the dtype in which the model computes. With `overlap` slices cross while it does;
@@ -81,7 +91,7 @@ class Job(Frame, frozen=True):
     model: Name
     arguments: Annotated[dict[Name, int | float | str | bool], Meta(max_length=1 << 10)]
     source: Annotated[str, Meta(max_length=1 << 19)] | None
-    image_scale: float
+    input_scale: float
     seed: Count
     learning_rate: Annotated[float, Meta(gt=0)]
     momentum: Annotated[float, Meta(ge=0, lt=1)]
@@ -92,6 +102,8 @@ class Job(Frame, frozen=True):
     overlap: bool = False
     deadline_seconds: Annotated[float, Meta(gt=0, le=1e6)] = 600.0
     cut: Annotated[str, Meta(max_length=256)] | None = None
+    input_field: Name = "image"
+    loss: Code = Code("cross_entropy")
 
 
 class Ready(Frame, frozen=True):

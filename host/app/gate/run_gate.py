@@ -267,7 +267,7 @@ def _data_facts(request: RunRequest) -> dict[str, str]:
     if not is_path(request.job.data.source):
         return {}
     digest = hashlib.sha256()
-    for array in (request.dataset.images, request.dataset.labels):
+    for array in request.dataset.fields.values():
         digest.update(f"{array.shape} {array.dtype}".encode() + array.tobytes())
     return {"data sha256": digest.hexdigest()[:_HASH_CHARACTERS]}
 

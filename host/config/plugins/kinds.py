@@ -47,6 +47,22 @@ SPLIT_POLICY = Registry(
     package="host.policies.split",
     needed=("decide",),
 )
+LOSS = Registry(
+    word="loss",
+    group="csd_emu.losses",
+    package="firmware_agent.common.losses",
+    needed=("__call__",),
+    given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
+    by_path=True,
+)
+METRIC = Registry(
+    word="metrics",
+    group="csd_emu.metrics",
+    package="host.policies.metrics",
+    needed=("update", "compute"),
+    given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
+    by_path=True,
+)
 TRACKER = Registry(
     word="track",
     group="csd_emu.trackers",

@@ -36,7 +36,7 @@ from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import PluginError, user_errors
-from host.config.plugins.kinds import STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -136,7 +136,9 @@ class UserSection(Config):
     # The schema says that a mapping with a built-in name is of its own section, not of one whose keys are free.
     name: str = Field(
         min_length=1,
-        json_schema_extra=lambda schema: schema.update({"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in]}}),
+        json_schema_extra=lambda schema: schema.update(
+            {"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in, *LOSS.built_in]}}
+        ),
     )
 
     @model_validator(mode="after")
@@ -269,7 +271,13 @@ class BuiltInStrategySection(BuiltInSection):
 if TYPE_CHECKING:
     StrategySection = BuiltInStrategySection | UserSection
     TunerSection = str | BuiltInSection | UserSection
+    LossSection = BuiltInSection | UserSection
+    MetricSection = BuiltInSection | UserSection
 else:
+    MetricSection = Annotated[Any, RegisteredSection(METRIC, BuiltInSection, "perplexity or my_metrics.py:recall")]
+    LossSection = Annotated[
+        Any, RegisteredSection(LOSS, BuiltInSection, "cross_entropy or {name: my_loss.py:focal, gamma: 2}")
+    ]
     StrategySection = Annotated[
         Any, RegisteredSection(STRATEGY, BuiltInStrategySection, "fedavg or {name: fedprox, mu: 0.01}")
     ]

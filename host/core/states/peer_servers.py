@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from firmware_agent.common.slices import Array
+from host.core.learning.judgement import Judgement
 
 T = TypeVar("T")
 
@@ -134,7 +135,7 @@ class PeerServers(Protocol):
             DeviceLost: see `begin`.
         """
 
-    async def end_round(self, step: int, accuracy: float, loss: float) -> tuple[float, float]:
+    async def end_round(self, step: int, judged: Judgement) -> Judgement:
         """Return what the first server makes of a round that ends with a step: machines round differently.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,9 +58,14 @@ _LENGTH_BYTES = 8
 _WEIGHTS, _STRATEGY = "weights/", "strategy/"
 
 
+def number_or_nan(number: float | None) -> float:
+    """Return a number that JSON has as null if it is none."""
+    return math.nan if number is None else number
+
+
 class _Header(msgspec.Struct, frozen=True):
     round: int
-    accuracy: float
+    accuracy: float | None
     array_seconds: float
     progress: dict[str, Any]
 
@@ -103,4 +109,5 @@ def unpack_state(content: bytes) -> TrainingState:
         raise CheckpointError(
             f"another server's state cannot be read ({error}); do all run the same csd-emu?"
         ) from error
-    return TrainingState(header.round, header.accuracy, header.array_seconds, *split_tensors(tensors), header.progress)
+    accuracy = number_or_nan(header.accuracy)
+    return TrainingState(header.round, accuracy, header.array_seconds, *split_tensors(tensors), header.progress)

@@ -82,10 +82,10 @@ def progress_panes(curves: Mapping[str, Sequence[Point]], target: float | None) 
     accuracy = make_curve("accuracy", curves["accuracy"], "s1")
     held_out = make_curve("held-out loss", curves["test_loss"], "s2")
     training = make_curve("training loss", curves["train_loss"], "s6", dash="dot")
-    return [
-        Pane(curves=[accuracy], unit="accuracy", low=0.0, high=1.02, target=target),
-        Pane(curves=[held_out, training], unit="loss", low=0.0),
-    ]
+    losses = Pane(curves=[held_out, training], unit="loss", low=0.0)
+    if all(math.isnan(point[-1]) for point in curves["accuracy"]):
+        return [losses]  # of records without classes, or of a run that has diverged
+    return [Pane(curves=[accuracy], unit="accuracy", low=0.0, high=1.02, target=target), losses]
 
 
 def _over(above: float, below: float) -> float:

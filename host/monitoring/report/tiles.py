@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firmware_agent.common.units import format_bytes
+from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
 from host.monitoring.report.comparison import Comparison
 from host.monitoring.report.formats import format_ends, format_number, format_seconds
@@ -22,13 +24,21 @@ class Tile:
     note: str = ""
 
 
+def _figure_tiles(last: RoundRecord) -> list[Tile]:
+    """Return what the model is worth after the last round."""
+    found = {} if math.isnan(last.accuracy) else {"accuracy": (last.accuracy, "of held-out records, 0 to 1")}
+    found |= {name.replace("_", " "): (value, "of held-out records") for name, value in last.metrics.items()}
+    found = found or {"loss": (last.test_loss, "of held-out records")}
+    return [Tile(name, f"{value:.4f}", unit, f"after round {last.round}") for name, (value, unit) in found.items()]
+
+
 def list_tiles(run: RunData, totals: RunStats, comparison: Comparison, steps: Sequence[Tile] = ()) -> list[Tile]:
     """Return the headline figures, none if there was no round; `steps` are those of synchronous steps."""
     if not run.rounds:
         return []
     last, clock, bands = run.rounds[-1], totals.clock, totals.all_bands
     tiles = [
-        Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
+        *_figure_tiles(last),
         *([] if steps else [_drive_tile(totals)]),
         Tile(
             "speed of the array",

@@ -83,6 +83,7 @@ def _round_row(record: RoundRecord) -> dict[str, Any]:
     times = ("slowest_device_seconds", "start_seconds", "array_seconds", "wall_seconds", "samples")
     return {
         **{name: getattr(record, name) for name in (*names, *times)},
+        **record.metrics,
         "joules": math.fsum(math.fsum(each.values()) for each in joules),
         "devices": len(record.devices),
         "lost": len(record.lost),

@@ -136,6 +136,7 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
     joules = record.total_joules
     values = {
         "test/accuracy": record.accuracy,
+        **{f"test/{name}": value for name, value in record.metrics.items()},
         "test/loss": record.test_loss,
         "train/loss": record.train_loss,
         "throughput/records_per_device_second": record.records_per_device_second,

@@ -23,6 +23,7 @@ from firmware_agent.common.errors import DeviceLost
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
 from host.config.server_group import ServerGroup
+from host.core.learning.judgement import Judgement
 from host.core.states.peer_servers import Averaged, ReducedStep, ServerPart, StateBehind
 from host.core.states.training_state import hash_weights, pack_state, unpack_state
 from host.training.multi_server.membership import Claim, code_sha256, exporter_key, member
@@ -115,12 +116,12 @@ class ServersTogether:
         sent_bytes = round(cost.link_bytes / len(said))
         return outcome, said, (cost.seconds, sent_bytes, self._meetings + outcome.sent_again)
 
-    async def end_round(self, step: int, accuracy: float, loss: float) -> tuple[float, float]:
+    async def end_round(self, step: int, judged: Judgement) -> Judgement:
         """Return the first server's judgement (see `PeerServers.end_round`)."""
-        turn = Position(step + 1, self.turn, Stage.ROUND), msgspec.msgpack.encode((accuracy, loss)), no_sums()
+        turn = Position(step + 1, self.turn, Stage.ROUND), msgspec.msgpack.encode(judged), no_sums()
         outcome = await self._turns.turn(*turn, _no_state)
         self.turn += 1
-        return msgspec.msgpack.decode(next(iter(outcome.metas.values())), type=tuple[float, float])
+        return msgspec.msgpack.decode(next(iter(outcome.metas.values())), type=Judgement)
 
 
 def _told(step: int, different: Sequence[str], others: Sequence[str]) -> str:

@@ -14,7 +14,8 @@ from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.first_use import sent_tensors
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.split.cutting import Crossing, CutPoint, list_cuts
 
 # Batch normalisation needs more than one value per channel.
@@ -35,7 +36,7 @@ class LayerExchange:
     double: bool = False
 
 
-def inspect_layers(spec: ModelSpec, shape: Shape, exchange: LayerExchange) -> tuple[LayerSplitCost, ...]:
+def inspect_layers(spec: ShippedCode, shape: Shape, exchange: LayerExchange) -> tuple[LayerSplitCost, ...]:
     """Build the model and return its layers in forward order.
 
     No values are wanted: the model is built without memory, on torch's meta device, where nothing is computed. One that
@@ -52,7 +53,7 @@ def inspect_layers(spec: ModelSpec, shape: Shape, exchange: LayerExchange) -> tu
         return _inspect_in_earnest(spec, shape, exchange)
 
 
-def _inspect_in_earnest(spec: ModelSpec, shape: Shape, exchange: LayerExchange) -> tuple[LayerSplitCost, ...]:
+def _inspect_in_earnest(spec: ShippedCode, shape: Shape, exchange: LayerExchange) -> tuple[LayerSplitCost, ...]:
     model, images = build_model(spec), torch.zeros(_RECORDS, *shape)
     try:
         layers = trace_layers(model, images)

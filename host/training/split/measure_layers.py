@@ -12,7 +12,8 @@ from csd_emu.util.record_shape import Shape
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.layer_costs import trace_layers
 from firmware_agent.common.layer_seconds import layer_times, measure_layers
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 
 # Passes of which the median counts, as many watched as not, after one of each that does not.
 PASSES = 3
@@ -23,7 +24,7 @@ LayerSeconds = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def measure(
-    spec: ModelSpec,
+    spec: ShippedCode,
     shape: Shape,
     batch_size: int,
     precision: str = "float32",

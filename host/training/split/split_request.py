@@ -10,8 +10,8 @@ from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.profiles.profile import RATIO_DRIVE, End
 from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.core.layer_time_shares import step_shares
 from host.core.model_facts import inspect_load
@@ -46,7 +46,7 @@ class PlacementRequest:
 
     config: ArrayConfig
     job: JobConfig
-    spec: ModelSpec
+    spec: ShippedCode
     shape: Shape
     batches: Mapping[str, int]
     record_bytes: int
@@ -106,7 +106,7 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
 def _planned(
     config: ArrayConfig,
     job: JobConfig,
-    spec: ModelSpec,
+    spec: ShippedCode,
     shape: Shape,
     store: CalibrationStore,
     shard_bytes: int,

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.core.device_time import WALL
 from host.core.evaluation import WeightsJudge
+from host.core.learning.judgement import Judgement
 from host.core.records import EventKind, RoundRecord, StepRecord
 from host.core.states.peer_servers import PeerServers, StateBehind
 from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
@@ -170,24 +170,24 @@ class SyncTraining:
         """End the round that goes on, and return its record (see `run_round`)."""
         ledger, number = self._ledger, self._ledger.rounds + 1
         await asyncio.to_thread(self._divergence.check_weights, f"round {number}", self.weights)
-        test_loss = await self._judge()
-        record = partial(ledger.record, self._participants.nodes, round=number, accuracy=self._progress.accuracy)
-        seconds, noise = time.monotonic() - ledger.begin_seconds, self._stepper.screening.noise.records
-        return record(test_loss=test_loss, wall_seconds=seconds, gradient_noise_records=noise)
+        judged, noise = await self._judge(), self._stepper.screening.noise.records
+        worth = {"accuracy": self._progress.accuracy, "test_loss": judged.loss, "metrics": judged.metrics}
+        worth |= {"wall_seconds": time.monotonic() - ledger.begin_seconds, "round": number}
+        return ledger.record(self._participants.nodes, gradient_noise_records=noise, **worth)
 
-    async def _judge(self) -> float:
-        """Go on to the next round, unless others have already, and return the loss on held-out records."""
-        accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+    async def _judge(self) -> Judgement:
+        """Go on to the next round, unless others have already, and return what the weights are worth."""
+        judged = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         if self._progress.rounds != self._ledger.rounds:  # their accuracy counts
-            return test_loss
+            return judged
         if self._together is not None:
             try:
-                accuracy, test_loss = await self._together.end_round(self._progress.step, accuracy, test_loss)
+                judged = await self._together.end_round(self._progress.step, judged)
             except StateBehind as ahead:
                 await self._catch_up(ahead)
-                return test_loss
-        self._progress.end_round(self._ledger, accuracy)
-        return test_loss
+                return judged
+        self._progress.end_round(self._ledger, judged.accuracy)
+        return judged
 
     def _next_ledger(self, rounds: int, begin_seconds: float) -> RoundTotals:
         """Return the ledger of the round that goes on; of one taken over, without the steps that others have taken."""

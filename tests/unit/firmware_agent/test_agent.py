@@ -327,7 +327,7 @@ def test_it_measures_layers_and_says_before_that_it_can(shard: Shard) -> None:
 def test_the_records_themselves_never_leave_the_drive(shard: Shard, tmp_path: Path) -> None:
     """The bytes of the shard's images, planted so that they are easy to see, are in no frame that the agent sends."""
     images = np.frombuffer(b"PRIVATE RECORD! " * 4 * 8, np.uint8).reshape(8, 1, 8, 8)
-    write_shard(tmp_path / "shard.tar", "planted", images, np.arange(8))
+    write_shard(tmp_path / "shard.tar", "planted", {"image": images, "label": np.arange(8)})
     planted = open_shard(tmp_path / "shard.tar")
     tasks = [Train(1, 1), *weights_frames(2, planted), step(2, list(range(8))), Measure(8, 0.001)]
     host = FakeHost(Welcome(), JOB, *weights_frames(1, planted), *tasks)
@@ -487,7 +487,7 @@ def build(where):
     [
         ("forward", "RuntimeError", ['  File "nets.py", line 22, in forward', '    raise RuntimeError("in forward")']),
         ("backward", "RuntimeError", ['  File "nets.py", line 10, in backward', "RuntimeError: in backward"]),
-        ("shape", "ValueError", ["functional.cross_entropy(self.model(", "to match target batch_size"]),
+        ("shape", "ValueError", ["self._functional.cross_entropy(", "to match target batch_size"]),
         ("exit", "SystemExit", ['  File "nets.py", line 24, in forward', "SystemExit: 0"]),
         ("long", "ValueError", ['  File "nets.py", line 28, in forward', "ValueError: ?long long"]),
         ("disk", "FileNotFoundError", ['  File "nets.py", line 30, in forward', "/absent/file"]),

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from firmware_agent import local_dataset as holding
-from firmware_agent.common.datafiles import Labelled
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.identity import Identity
@@ -36,9 +35,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     really = vars(holding)["blocks_of"]
 
-    def watched(data: Labelled) -> object:
-        seen.append(data.files[0])
-        return really(data)
+    def watched(column: object, where: str) -> object:
+        seen.append(Path(where))
+        return really(column, where)
 
     monkeypatch.setattr(holding, "blocks_of", watched)
     return seen
@@ -47,8 +46,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_records_in_place_are_a_shard_all_private(data: Path) -> None:
     shard = open_holding(data)
     images, labels = noise(10, (1, 8, 8))
-    np.testing.assert_array_equal(shard.images[np.arange(10)], images)
-    np.testing.assert_array_equal(shard.labels, labels)
+    np.testing.assert_array_equal(shard.fields["image"][np.arange(10)], images)
+    np.testing.assert_array_equal(shard.fields["label"], labels)
     assert (shard.manifest.samples, shard.manifest.private_samples) == (10, 10)
     assert shard.holding == Holding("npz", (1, 8, 8), "|u1", 3)
 
@@ -96,6 +95,6 @@ def test_class_names_are_told(tmp_path: Path) -> None:
 
 
 def test_an_identity_says_what_is_trained_on(data: Path, tmp_path: Path) -> None:
-    write_shard(tmp_path / SHARD_FILE, "given", *noise(4))
+    write_shard(tmp_path / SHARD_FILE, "given", dict(zip(("image", "label"), noise(4), strict=True)))
     assert open_records(IDENTITY, tmp_path, tmp_path).manifest.source == "given"
     assert open_records(msgspec.structs.replace(IDENTITY, data=str(data)), tmp_path, tmp_path).manifest.source == "npz"

@@ -21,7 +21,7 @@ from csd_lab.fidelity.measured_boards import (
     write_entries,
 )
 from csd_lab.fidelity.published_boards import MemoryBoard, PublishedBoards, load_published
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 
 PUBLISHED = load_published()
 FACTS = BoardFacts("Lab", "6.1", [3], 0, None, "", "", "")
@@ -123,7 +123,7 @@ def test_throttled_figures_are_marked_and_out_of_the_medians() -> None:
 
 @given(st.floats(200, 3000))
 def test_steps_are_predicted_by_cycles_at_the_boards_clock(megahertz: float) -> None:
-    table = CalibrationStore(SHIPPED, core_model="cycles").require(ModelSpec("digits_cnn"), (1, 8, 8))
+    table = CalibrationStore(SHIPPED, core_model="cycles").require(ShippedCode("digits_cnn"), (1, 8, 8))
     steps = {"8": MeasuredFigure([0.2, 0.1], "heat"), "32": MeasuredFigure([0.4, 0.3])}
     found = BoardMeasurement(megahertz, None, None, measured().measurement.loops, steps=steps)
     board = MeasuredBoard("Lab", "2026-11-27", FACTS, 3, found)

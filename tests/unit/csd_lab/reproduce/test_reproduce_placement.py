@@ -22,7 +22,8 @@ from csd_lab.reproduce.reproduce_placement import (
 )
 from csd_lab.reproduce.verdict import UNDECIDABLE
 from firmware_agent.common.errors import EnvironmentUnfit
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
 
 STORE = CalibrationStore(SHIPPED)
@@ -30,7 +31,7 @@ STORE = CalibrationStore(SHIPPED)
 
 @pytest.fixture(scope="module")
 def report() -> PlacementReport:
-    layers = inspect_layers(ModelSpec("mobilenet_v2"), ZOO["mobilenet_v2"].input_shape, LayerExchange(buffers=False))
+    layers = inspect_layers(ShippedCode("mobilenet_v2"), ZOO["mobilenet_v2"].input_shape, LayerExchange(buffers=False))
     rows = [place_one("mobilenet_v2", layers, STORE, drives, 32, rate) for drives in (1, 36) for rate in (2e9, 12.5e6)]
     traffic = [describe_traffic("mobilenet_v2", layers)]
     return PlacementReport("modelled", False, put_beside(rows), traffic, rows, list(NOTES), [], 1.0)
@@ -54,7 +55,7 @@ def test_a_slow_link_moves_the_classifier_and_a_fast_one_nothing(report: Placeme
 
 
 def test_the_linear_layers_are_found() -> None:
-    layers = inspect_layers(ModelSpec("digits_cnn"), (1, 8, 8), LayerExchange())
+    layers = inspect_layers(ShippedCode("digits_cnn"), (1, 8, 8), LayerExchange())
     assert layers[first_linear(layers)].name == "6"
 
 

@@ -21,7 +21,7 @@ from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tree_steps import TreeStepModel
 from csd_lab.simulate.tuners import make_tuner, plan
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import DisturbSection, SyncSection, TuningSection
 from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
@@ -29,7 +29,7 @@ from host.policies.batching.fixed import FixedBatches
 from tests.support.simulated_steps import array_step
 
 STORE = CalibrationStore(Path("/nonexistent"))
-LOAD = Load(ModelSpec("digits_cnn"), (1, 8, 8), 153_384, 153_128, 72)
+LOAD = Load(ShippedCode("digits_cnn"), (1, 8, 8), 153_384, 153_128, 72)
 PROFILES = ("newport", "generic-a53", "solana")
 
 

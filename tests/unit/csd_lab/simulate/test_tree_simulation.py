@@ -20,7 +20,7 @@ from csd_lab.simulate.simulation_report import describe_tree, ideal_records_per_
 from csd_lab.simulate.tree import Tree, make_tree
 from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import DisturbSection, SyncSection, TuningSection
 from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches, Floats
@@ -29,7 +29,7 @@ from tests.support.examples import examples
 from tests.support.simulated_steps import array_step
 
 STORE = CalibrationStore(Path("/nonexistent"))
-LOAD = Load(ModelSpec("digits_cnn"), (1, 8, 8), 153_384, 153_128, 72)
+LOAD = Load(ShippedCode("digits_cnn"), (1, 8, 8), 153_384, 153_128, 72)
 SYNC = SyncSection(micro_batch=32, tuning=TuningSection(largest_batch=1024))
 PROFILES = ("newport", "generic-a53", "solana")
 

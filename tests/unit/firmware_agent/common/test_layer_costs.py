@@ -9,8 +9,9 @@ from torch import nn
 from csd_emu.perfmodel.overlap.layer_work import compute_seconds, exchange_bytes, share_out
 from firmware_agent.common.layer_costs import OPERATIONS_PER_VALUE, LayerWork, trace_layers
 from firmware_agent.common.layer_seconds import measure_layers
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.models.zoo import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 
 
 class Tied(nn.Module):
@@ -78,7 +79,7 @@ def test_attention_counts_its_products() -> None:
     "name", [name for name in ZOO if name in ("digits_cnn", "squeezenet", "mobilenet_v2", "resnet50")]
 )
 def test_of_the_zoo_every_tensor_is_in_one_layer_and_nothing_changes(name: str) -> None:
-    model = build_model(ModelSpec(name))
+    model = build_model(ShippedCode(name))
     size = 8 if name == "digits_cnn" else 64
     before = {key: value.clone() for key, value in model.state_dict().items()}
     layers = trace_layers(model, torch.rand(1, 1 if name == "digits_cnn" else 3, size, size))

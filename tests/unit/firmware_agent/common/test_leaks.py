@@ -150,8 +150,8 @@ def test_no_private_record_lies_on_another_drive(tmp_path: Path) -> None:
     devices = nodes(3)
     written = write_shards(devices, data(0.4), 3, tmp_path)
     shards = [open_shard(record.path) for record in written]
-    privates = [shard.images[: shard.manifest.private_samples] for shard in shards]
-    pools = [shard.images[shard.manifest.private_samples :] for shard in shards]
+    privates = [shard.fields["image"][: shard.manifest.private_samples] for shard in shards]
+    pools = [shard.fields["image"][shard.manifest.private_samples :] for shard in shards]
     assert all(np.array_equal(pool, pools[0]) for pool in pools)
     assert len(privates[-1]) == 0 < len(pools[-1])
     archives = [record.path.read_bytes() for record in written]

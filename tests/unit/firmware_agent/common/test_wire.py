@@ -28,7 +28,7 @@ VALID: dict[str, dict[str, object]] = {
     "Hello": {"protocol": 1, "device": "csd-00", "incarnation": 1, "clock": "wall", "manifest_sha256": "a" * 64}
     | {"samples": 5, "facts": {"torch": "2.9.1"}, "instance": "0123456789abcdef"},
     "Welcome": {},
-    "Job": {"model": "digits_cnn", "arguments": {"n": 1, "b": True}, "source": None, "image_scale": 0.1, "seed": 0}
+    "Job": {"model": "digits_cnn", "arguments": {"n": 1, "b": True}, "source": None, "input_scale": 0.1, "seed": 0}
     | {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 8},
     "Ready": {"parameters": 5},
     "Tensors": {"exchange": 1, "specs": [{"name": "w", "dtype": "<f4", "shape": [2, 2]}]},

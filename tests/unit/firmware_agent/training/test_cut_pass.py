@@ -19,8 +19,9 @@ from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Slice
 from firmware_agent.common.frames.step_frames import ActivationGradients, Step, Stepped
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.shard import Shard
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, cut_slices
 from firmware_agent.common.split.activations import gradient_specs
 from firmware_agent.common.split.cutting import cut_model
@@ -93,7 +94,7 @@ def cut_step(
 ) -> tuple[dict[str, Array], float]:
     """Return gradients, buffers and mean loss of a step of real workers and the host's part."""
     torch.manual_seed(SEED)
-    model = build_model(ModelSpec(JOB.model, SOURCE)).double().train()
+    model = build_model(ShippedCode(JOB.model, SOURCE)).double().train()
     weights = {name: array.copy() for name, array in state_arrays(model).items()}
     images = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
     tail = ServerModel(
@@ -155,9 +156,9 @@ def test_a_step_is_that_of_one_process_whatever_cut_batches_and_drives(
     batch_norm = data.draw(st.sampled_from(["device", "frozen"]))
     got, _ = cut_step(shard, layer, groups, 100, number, batch_norm)
     torch.manual_seed(SEED)
-    model = build_model(ModelSpec(JOB.model, SOURCE)).double()
-    images = [torch.from_numpy(shard.images[r]).double() * JOB.image_scale for r in groups]
-    labels = [torch.from_numpy(shard.labels[r]) for r in groups]
+    model = build_model(ShippedCode(JOB.model, SOURCE)).double()
+    images = [torch.from_numpy(shard.fields["image"][r]).double() * JOB.input_scale for r in groups]
+    labels = [torch.from_numpy(shard.fields["label"][r]) for r in groups]
     whole = [
         ReferenceParticipant(f"csd-0{place}", *each, (len(each[1]),))
         for place, each in enumerate(zip(images, labels, strict=True))
@@ -177,12 +178,12 @@ def test_in_parts_a_step_is_that_of_one_process_wherever_it_draws(shard: Shard, 
     groups = [[1, 2, 3, 4, 5, 6, 7]]  # one drive: here they share a generator, and would see each other's draws
     got, _ = cut_step(shard, layer, groups, 3, 3, batch_norm)
     torch.manual_seed(SEED)
-    model = build_model(ModelSpec(JOB.model, SOURCE)).double()
+    model = build_model(ShippedCode(JOB.model, SOURCE)).double()
     whole = [
         ReferenceParticipant(
             f"csd-0{place}",
-            torch.from_numpy(shard.images[r]).double() * JOB.image_scale,
-            torch.from_numpy(shard.labels[r]),
+            torch.from_numpy(shard.fields["image"][r]).double() * JOB.input_scale,
+            torch.from_numpy(shard.fields["label"][r]),
             part_sizes(len(r), 3),
         )
         for place, r in enumerate(groups)

@@ -110,8 +110,8 @@ def arrived(frames: list[AnyFrame]) -> dict[str, Array]:
 
 def plain_gradients(model: nn.Module, shard: Shard, records: list[int]) -> dict[str, Array]:
     """By torch alone, of all records at once."""
-    images = torch.from_numpy(shard.images[records]).double() * JOB.image_scale
-    loss = nn.functional.cross_entropy(model(images), torch.from_numpy(shard.labels[records]))
+    images = torch.from_numpy(shard.fields["image"][records]).double() * JOB.input_scale
+    loss = nn.functional.cross_entropy(model(images), torch.from_numpy(shard.fields["label"][records]))
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return dict(zip(trained, (g.numpy() for g in torch.autograd.grad(loss, list(trained.values()))), strict=True))
 
@@ -136,8 +136,8 @@ def test_what_a_step_reports(shard: Shard) -> None:
     assert seen == [3, 3, 3]  # no part of a single record is left over
     assert done.samples == 9
     assert done.read_bytes == 9 * (64 + 8)
-    images = torch.from_numpy(shard.images[[3, 1, 4, 1, 5, 9, 2, 6, 5]]).double() * JOB.image_scale
-    labels = torch.from_numpy(shard.labels[[3, 1, 4, 1, 5, 9, 2, 6, 5]])
+    images = torch.from_numpy(shard.fields["image"][[3, 1, 4, 1, 5, 9, 2, 6, 5]]).double() * JOB.input_scale
+    labels = torch.from_numpy(shard.fields["label"][[3, 1, 4, 1, 5, 9, 2, 6, 5]])
     assert done.loss == pytest.approx(nn.functional.cross_entropy(drive.model(images), labels).item(), rel=1e-12)
 
 

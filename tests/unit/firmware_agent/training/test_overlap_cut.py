@@ -22,9 +22,10 @@ from csd_lab.bench.training.gradient_reference import ReferenceParticipant, refe
 from firmware_agent.common.errors import DeviceFailed, DeviceLost
 from firmware_agent.common.frames.session_frames import Job, Received, Slice, Tensors
 from firmware_agent.common.frames.step_frames import ActivationGradients, Activations, Step, Stepped
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.shard import Shard
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.weights import load_arrays, state_arrays, tied_names, trained_names
@@ -89,7 +90,7 @@ class Doubles(ModelEvaluator):
 
 def whole_model() -> torch.nn.Module:
     torch.manual_seed(FRAME.seed)
-    return build_model(ModelSpec(FRAME.model, SOURCE)).double().train()
+    return build_model(ShippedCode(FRAME.model, SOURCE)).double().train()
 
 
 def cut_before(layer: str) -> Cut:
@@ -155,8 +156,8 @@ class Trial:
         groups = []
         for part in step.devices:
             records = self.dealt[step.step][part.device]
-            images = torch.from_numpy(self.shard.images[records]).double() * FRAME.image_scale
-            labels = torch.from_numpy(self.shard.labels[records])
+            images = torch.from_numpy(self.shard.fields["image"][records]).double() * FRAME.input_scale
+            labels = torch.from_numpy(self.shard.fields["label"][records])
             groups.append(ReferenceParticipant(part.device, images, labels, part_sizes(len(records), micro_batch)))
         return groups
 

@@ -133,11 +133,11 @@ def test_device_round_and_epoch_each_have_their_own_order(shard: Shard) -> None:
 
 def test_an_epoch_sees_every_record_once_scaled_by_the_jobs_factor(shard: Shard) -> None:
     seen: list[Array] = []
-    one = trainer(shard, image_scale=0.25)
+    one = trainer(shard, input_scale=0.25)
     one.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numpy().copy()))
     done = one.train(Train(1, 1))
     stack = np.concatenate(seen).reshape(SAMPLES, -1)
-    want = np.asarray(shard.images, np.float32).reshape(SAMPLES, -1) * 0.25
+    want = np.asarray(shard.fields["image"], np.float32).reshape(SAMPLES, -1) * 0.25
     assert sorted(map(bytes, stack)) == sorted(map(bytes, want))
     assert (done.samples, done.steps) == (SAMPLES, -(-SAMPLES // 8))
 
@@ -163,7 +163,7 @@ def test_what_a_pass_reports(shard: Shard) -> None:
     one = trainer(shard, batch_size=20)
     done = one.train(Train(1, 3))
     assert (done.samples, done.steps) == (3 * SAMPLES, 9)
-    assert done.read_bytes == 3 * (shard.images.nbytes + shard.labels.nbytes)
+    assert done.read_bytes == 3 * (shard.fields["image"].nbytes + shard.fields["label"].nbytes)
     assert np.isfinite(done.loss)
     assert done.loss > 0
 
@@ -177,8 +177,8 @@ def test_training_is_torchs_plain_loop(shard: Shard) -> None:
     order = generator.permutation(SAMPLES)
     for start in range(0, SAMPLES, JOB.batch_size):
         index = order[start : start + JOB.batch_size]
-        images = torch.from_numpy(shard.images[index]).float() * JOB.image_scale
-        batches.append((images, torch.from_numpy(shard.labels[index])))
+        images = torch.from_numpy(shard.fields["image"][index]).float() * JOB.input_scale
+        batches.append((images, torch.from_numpy(shard.fields["label"][index])))
     optimiser = torch.optim.SGD(reference.parameters(), lr=JOB.learning_rate, momentum=JOB.momentum)
     total = 0.0
     for images, labels in batches:

@@ -23,7 +23,8 @@ from firmware_agent.common.errors import (
 from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, PhaseSeconds
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Failed, Job
-from firmware_agent.common.models import ZOO, ModelSpec
+from firmware_agent.common.models import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app import calibration_measurement
 from host.app.calibration_measurement import calibrate, machine_request, measure_table
 from host.app.calibration_report import VerifiedRow, keep_table, make_report
@@ -57,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def request(*batches: int, steps: int | None = None) -> CalibrationRequest:
-    return make_request(ModelSpec("digits_cnn"), SHAPE, batches, steps, seed=7)
+    return make_request(ShippedCode("digits_cnn"), SHAPE, batches, steps, seed=7)
 
 
 def read(
@@ -83,7 +84,7 @@ async def test_a_table_holds_what_the_drive_measured_and_what_it_is_of() -> None
         (2, 3, 3),
         (4, 3, 5),
     ]
-    assert table.key == CalibrationKey.of(ModelSpec("digits_cnn"), SHAPE)
+    assert table.key == CalibrationKey.of(ShippedCode("digits_cnn"), SHAPE)
     assert (table.clock, table.image, table.seed, table.core) == ("counted", IMAGE, 7, "reference")
     assert (table.classes, table.parameters) == (10, 38282)
     assert {name: getattr(table.versions, name) for name in FACTS} == FACTS
@@ -99,14 +100,16 @@ async def test_a_measured_table_can_be_kept(tmp_path: Path) -> None:
     table = await measure_table(drive.session, request(1, 2), IMAGE, Silent())
     store = CalibrationStore(tmp_path / "own", tmp_path / "none")
     store.save(table)
-    assert store.find(ModelSpec("digits_cnn"), SHAPE) == table
+    assert store.find(ShippedCode("digits_cnn"), SHAPE) == table
 
 
 async def test_the_drive_builds_the_model_that_was_asked_for() -> None:
     drive = FakeDrive()
-    await measured(drive, make_request(ModelSpec("squeezenet", None, {"num_classes": 5}), (3, 32, 32), (1, 2), seed=9))
+    await measured(
+        drive, make_request(ShippedCode("squeezenet", None, {"num_classes": 5}), (3, 32, 32), (1, 2), seed=9)
+    )
     (job,) = [frame for frame in drive.frames if isinstance(frame, Job)]
-    assert (job.model, job.arguments, job.seed, job.image_scale) == ("squeezenet", {"num_classes": 5}, 9, 1 / 255)
+    assert (job.model, job.arguments, job.seed, job.input_scale) == ("squeezenet", {"num_classes": 5}, 9, 1 / 255)
 
 
 async def test_short_steps_are_warmed_up_at_their_own_batch_long_ones_at_the_smallest() -> None:
@@ -144,7 +147,7 @@ async def test_layers_are_in_the_table_if_the_drive_can_measure_them(tmp_path: P
     table = await layered_table(Layered())
     store = CalibrationStore(tmp_path)
     store.save(table)
-    assert store.find(ModelSpec("digits_cnn"), SHAPE) == table
+    assert store.find(ShippedCode("digits_cnn"), SHAPE) == table
     layers = table.layer_seconds(3)
     assert layers is not None
     assert layers[0].forward_seconds == pytest.approx(table.step_seconds(3).forward / 4)
@@ -243,7 +246,7 @@ def test_nothing_is_started_for_a_core_that_cannot_be_modelled(
 
 @pytest.mark.parametrize("name", ["digits_cnn", "squeezenet", "mobilenet_v2"])
 def test_what_is_known_of_a_built_in_model_without_training_it(name: str) -> None:
-    facts = inspect_model(ModelSpec(name), ZOO[name].input_shape)
+    facts = inspect_model(ShippedCode(name), ZOO[name].input_shape)
     assert facts.classes == ZOO[name].classes
     assert facts.parameters > 30_000
     assert facts.activations > 5_000
@@ -258,7 +261,7 @@ def test_memory_grows_with_the_model_and_the_batch() -> None:
 
 def test_a_machine_has_one_of_a_few_sizes_or_the_one_asked_for() -> None:
     assert request(1, 2).machine_bytes == 2 << 30
-    vgg16 = CalibrationRequest(ModelSpec("vgg16"), ModelFacts(1000, 138_357_544, 28_701_160), (3, 224, 224), (1, 8))
+    vgg16 = CalibrationRequest(ShippedCode("vgg16"), ModelFacts(1000, 138_357_544, 28_701_160), (3, 224, 224), (1, 8))
     assert vgg16.machine_bytes == 8 << 30
     with pytest.raises(ConfigurationError, match=r"'vgg16' at batch 512 seems to need .*take smaller batches"):
         assert replace(vgg16, batches=(1, 512)).machine_bytes
@@ -310,12 +313,12 @@ def test_a_wrong_command_line_is_one_clear_error(folder: Path, subtests: pytest.
 
 def test_synthetic_images_have_the_shape_asked_for_and_depend_on_the_seed_alone() -> None:
     one, same, other = (load_dataset("synthetic:3x5x6:4", seed) for seed in (1, 1, 2))
-    assert one.images.shape[1:] == one.test_images.shape[1:] == (3, 5, 6)
-    assert one.images.dtype == np.uint8
-    assert len(one.images) == len(one.labels) >= 16
-    assert set(one.labels) | set(one.test_labels) <= set(range(4))
-    assert np.array_equal(one.images, same.images)
-    assert not np.array_equal(one.images, other.images)
+    assert one.fields["image"].shape[1:] == one.held_out["image"].shape[1:] == (3, 5, 6)
+    assert one.fields["image"].dtype == np.uint8
+    assert len(one.fields["image"]) == len(one.fields["label"]) >= 16
+    assert set(one.fields["label"]) | set(one.held_out["label"]) <= set(range(4))
+    assert np.array_equal(one.fields["image"], same.fields["image"])
+    assert not np.array_equal(one.fields["image"], other.fields["image"])
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_a_table_that_cannot_be_kept_is_told_before_it_is_measured(tmp_path: Pat
         raise AssertionError
 
     (tmp_path / "file").touch()
-    request = make_request(ModelSpec("digits_cnn"), SHAPE, (1, 2))
+    request = make_request(ShippedCode("digits_cnn"), SHAPE, (1, 2))
     paths = Paths(tmp_path, tmp_path / "file", tmp_path)  # its own tables cannot be kept either
     for output in (tmp_path, tmp_path / "file" / "table.json", None):
         with pytest.raises(EnvironmentUnfit, match=r"cannot be written .*; name another file with --output"):

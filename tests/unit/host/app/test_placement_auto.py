@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app import prepare
 from host.app.prepare import RunRequest, prepare_run
 from host.config.job_file import JobConfig
@@ -28,7 +28,7 @@ JOB = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "bat
 
 def check(array: dict[str, object] | None = None, **job: object) -> RunRequest:
     config = ArrayConfig.model_validate(array or ARRAY)
-    return prepare_run(ResolvedRun(config, JobConfig.model_validate(JOB | job), ModelSpec("digits_cnn")))
+    return prepare_run(ResolvedRun(config, JobConfig.model_validate(JOB | job), ShippedCode("digits_cnn")))
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_a_run_that_is_resumed_keeps_its_cut_whatever_would_be_chosen_by_then(mo
 
     monkeypatch.setattr(prepare, "choose_placement", otherwise)
     assert check(placement="auto").placed is None
-    again = prepare_run(ResolvedRun(begun.config, begun.portable_job, ModelSpec("digits_cnn")))
+    again = prepare_run(ResolvedRun(begun.config, begun.portable_job, ShippedCode("digits_cnn")))
     assert again.placed == begun.placed
     assert again.sha256 == begun.sha256
 

@@ -18,8 +18,9 @@ from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, SplitPr
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_emu.profiles.profile import End
 from firmware_agent.common.errors import CalibrationError, ConfigurationError, ModelError
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.prepare import prepare_run, read_placement
 from host.cli.placement_report import list_layer_costs, plan_placement, print_plan
 from host.cli.schemas import find_output
@@ -41,7 +42,7 @@ from tests.support.calibration import with_layers
 from tests.support.outputs import checked
 
 STORE = CalibrationStore(SHIPPED)
-DIGITS = ModelSpec("digits_cnn")
+DIGITS = ShippedCode("digits_cnn")
 EXAMPLE = ROOT / "examples" / "placement"
 # Models that cannot be cut, for two reasons.
 ODD = """
@@ -115,7 +116,7 @@ def test_layers_have_all_of_the_model_once() -> None:
 
 @pytest.mark.slow
 def test_double_precision_takes_twice_the_bytes_and_frozen_statistics_are_pulled_alone() -> None:
-    spec = ModelSpec("mobilenet_v2", arguments={"num_classes": 10})
+    spec = ShippedCode("mobilenet_v2", arguments={"num_classes": 10})
     plain, frozen, double = (
         inspect_layers(spec, (3, 32, 32), each)
         for each in (LayerExchange(), LayerExchange(buffers=False), LayerExchange(double=True))
@@ -163,7 +164,7 @@ def test_alexnet_on_drives_of_a_gibibyte_trains_with_its_linear_layers_on_the_ho
     config = array(engine="qemu", clock="auto", memory="1 GiB", link={"bandwidth": "2 GB/s"})
     batches = {node.name: 4 for node in config.list_nodes()}
     large = request(
-        config=config, spec=ModelSpec("alexnet"), shape=(3, 224, 224), batches=batches, record_bytes=150_536
+        config=config, spec=ShippedCode("alexnet"), shape=(3, 224, 224), batches=batches, record_bytes=150_536
     )
     decision, fastest = (choose_placement(large, policy, STORE) for policy in ("relieve_wire", "auto"))
     assert decision.layer == "16"
@@ -193,7 +194,7 @@ def test_the_example_moves_late_layers_and_its_large_model_fits_only_so() -> Non
 
 
 def test_a_model_that_computes_with_values_is_looked_at_in_earnest() -> None:
-    layers = inspect_layers(ModelSpec("odd.py:Branching", ODD), (1, 8, 8), LayerExchange())
+    layers = inspect_layers(ShippedCode("odd.py:Branching", ODD), (1, 8, 8), LayerExchange())
     assert [layer.name for layer in layers] == ["first", "second"]
     assert "torch.fx cannot follow its forward pass" in layers[1].reason
 
@@ -201,7 +202,7 @@ def test_a_model_that_computes_with_values_is_looked_at_in_earnest() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenet_v2", "alexnet"])
 def test_layers_are_the_same_without_values(name: str) -> None:
-    spec, shape = ModelSpec(name), (3, 64, 64)
+    spec, shape = ShippedCode(name), (3, 64, 64)
     assert inspect_layers(spec, shape, LayerExchange()) == _inspect_in_earnest(spec, shape, LayerExchange())
 
 
@@ -214,7 +215,7 @@ def test_layers_are_the_same_without_values(name: str) -> None:
     ],
 )
 def test_a_model_that_cannot_be_cut_stays_whole_and_says_why_if_asked(model: str, reason: str) -> None:
-    odd = request(spec=ModelSpec(f"odd.py:{model}", ODD), wall=True)
+    odd = request(spec=ShippedCode(f"odd.py:{model}", ODD), wall=True)
     assert choose_placement(odd, "auto", STORE).layer is None
     layer = reason.split("'")[1]
     with pytest.raises(ConfigurationError, match=re.escape(reason.replace("'", ""))):
@@ -234,7 +235,7 @@ def test_a_host_without_memory_takes_no_layers(monkeypatch: pytest.MonkeyPatch) 
 
 def test_without_a_table_it_says_how_to_make_one() -> None:
     with pytest.raises(CalibrationError, match="csd-emu calibrate"):
-        choose_placement(request(spec=ModelSpec("digits_cnn", arguments={"num_classes": 7})), "auto", STORE)
+        choose_placement(request(spec=ShippedCode("digits_cnn", arguments={"num_classes": 7})), "auto", STORE)
 
 
 PRIORITY = TransferSettings("priority", 16_384, 65_536)

@@ -18,7 +18,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig, check_mode
 from host.config.planner_section import PlannerSection
 from host.config.sync_section import SyncSection, TuningSection
@@ -58,7 +58,7 @@ def plan(
     nodes = len(config.list_nodes())
     records = Records((0,) * nodes if private is None else tuple(private), 100, 72)
     fields = parse_config(JOB | {"planner": {}} | job, JobConfig, "job.yaml")
-    return config, make_plan(config, fields, ModelSpec("digits_cnn"), (1, 8, 8), None if wall else STORE, records)
+    return config, make_plan(config, fields, ShippedCode("digits_cnn"), (1, 8, 8), None if wall else STORE, records)
 
 
 EXCHANGED = Exchanged(40_000, 40_000, 72)
@@ -223,7 +223,7 @@ def test_a_job_trains_on_its_epochs_or_on_its_steps_with_all_devices(rounds: int
 
 def test_fewer_devices_exchange_for_less_time() -> None:
     config, known = plan(DRIVES, trains=True)
-    load = inspect_load(ModelSpec("digits_cnn"), (1, 8, 8))
+    load = inspect_load(ShippedCode("digits_cnn"), (1, 8, 8))
     cluster = make_cluster(config, known, Exchanged(load.state_bytes, load.gradient_bytes, load.record_bytes))
     some = (["csd-00"], ["csd-00", "csd-02"], known.nodes)
     one, more, every = (chosen_overhead(cluster, nodes).step_seconds for nodes in some)

@@ -19,7 +19,8 @@ def test_the_digits_are_those_that_scikit_learn_has_and_splits(seed: int) -> Non
     shaped = images.reshape(-1, 1, 8, 8).astype(np.uint8)
     parts = train_test_split(shaped, labels, test_size=HELD_OUT_SHARE, stratify=labels, random_state=seed)
     data = load_digits(seed)
-    for ours, theirs in zip((data.images, data.test_images, data.labels, data.test_labels), parts, strict=True):
+    ours_all = [part[name] for name in ("image", "label") for part in (data.fields, data.held_out)]
+    for ours, theirs in zip(ours_all, parts, strict=True):
         assert ours.dtype == (np.uint8 if ours.ndim == 4 else np.int64)
         np.testing.assert_array_equal(ours, theirs)
 

@@ -11,7 +11,7 @@ from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore
 from csd_emu.profiles.calibration.table_key import core_name
 from csd_emu.profiles.profile import End, Sourced
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.core.device_time import CycleModel, DeviceTime, TableModel, batch_counts, find_cycles, pass_seconds
 from tests.support.calibration import make_table, with_cycles
 
@@ -81,12 +81,12 @@ def test_cycles_of_a_model_that_was_never_calibrated_are_assumed_with_a_warning(
     group = {"profile": "newport", "count": 2}
     config = ArrayConfig.model_validate({"name": "lab", "core_model": "cycles", "devices": [group]})
     store = CalibrationStore(tmp_path, tmp_path).counting("cycles")
-    found = find_cycles(config, ModelSpec("digits_cnn"), (1, 8, 8), store)
+    found = find_cycles(config, ShippedCode("digits_cnn"), (1, 8, 8), store)
     assert "'digits_cnn' was never calibrated: forward 1.9" in caplog.text
     seconds = DeviceTime(dict.fromkeys(found, NEWPORT), {}, found).seconds("csd-00", "counted", MEASURED, {8: 1})
     assert seconds.update == pytest.approx(3.0 * NEWPORT.cycle_scale("update", 0.0) * MEASURED.update)
     plain = config.model_copy(update={"core_model": "instructions"})
-    assert find_cycles(plain, ModelSpec("digits_cnn"), (1, 8, 8), store) == {}
+    assert find_cycles(plain, ShippedCode("digits_cnn"), (1, 8, 8), store) == {}
 
 
 def test_virtual_machines_have_the_cycles_of_their_own_cores(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ def test_virtual_machines_have_the_cycles_of_their_own_cores(tmp_path: Path) -> 
     config = ArrayConfig.model_validate({"name": "lab", "core_model": "cycles", "devices": groups})
     store, profile = CalibrationStore(tmp_path, tmp_path), get_profile("raspberry-pi-3-b-plus")
     ratios = dict.fromkeys(("forward", "backward", "update", "encode"), 2.0)
-    key = CalibrationKey.of(ModelSpec("digits_cnn"), (1, 8, 8), core_name(profile.core_parameters))
+    key = CalibrationKey.of(ShippedCode("digits_cnn"), (1, 8, 8), core_name(profile.core_parameters))
     store.save(with_cycles(make_table({4: 0.01, 16: 0.03}), ratios))
     # Of other batches: the instructions below are those of the same table.
     longer = dict.fromkeys(ratios, 3.0)
     store.save(with_cycles(make_table({1: 0.05, 2: 0.09}, key), longer, profile.core_parameters.digest))
-    found = find_cycles(config, ModelSpec("digits_cnn"), (1, 8, 8), store.counting("cycles"))
+    found = find_cycles(config, ShippedCode("digits_cnn"), (1, 8, 8), store.counting("cycles"))
     for device, name, ratio in (("ours-00", "newport", 2.0), ("board-00", profile.name, 3.0)):
         own = get_profile(name)
         seconds = DeviceTime({device: own}, {}, found).seconds(device, "counted", MEASURED, {8: 3})

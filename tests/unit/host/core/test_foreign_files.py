@@ -14,7 +14,8 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from firmware_agent.common import imports
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, CsdError, ModelError, PluginError
-from firmware_agent.common.models import ModelSpec, build_model, resolve_model
+from firmware_agent.common.models import build_model, resolve_model
+from firmware_agent.common.shipped_code import ShippedCode
 from host.app.resume import resume_run
 from host.app.validation import validate_files
 from host.config.plugins.kinds import STRATEGY, TUNER
@@ -87,7 +88,7 @@ def test_a_model_may_not_name_this(tmp_path: Path, mark: Path, subtests: pytest.
                 build_model(resolve_model(name, {"command": f"touch {mark}", "f": "x"}, tmp_path))
             with pytest.raises(ModelError, match=r"cannot be imported"):
                 build_model(
-                    ModelSpec(name, None, {"command": f"touch {mark}"})
+                    ShippedCode(name, None, {"command": f"touch {mark}"})
                 )  # nor in the drive, which is told a name
             assert not mark.exists()
 
@@ -158,7 +159,7 @@ def test_without_metadata_as_on_a_drive_the_most_common_are_refused(monkeypatch:
     try:
         for name in ("yaml:unsafe_load", "joblib:load", "sympy:sympify", "torch:load"):
             with pytest.raises(ModelError, match="cannot be imported"):
-                build_model(ModelSpec(name, None, {"f": "x"}))
+                build_model(ShippedCode(name, None, {"f": "x"}))
     finally:
         imports._dependencies.cache_clear()
         imports._is_dependency.cache_clear()

@@ -121,12 +121,12 @@ def test_a_source_may_be_a_path_from_the_jobs_folder(tmp_path: Path) -> None:
     source = read_job(tmp_path / "job.yaml").data.source
     assert source == str(tmp_path / "own")
     dataset = load_dataset(source, 3)
-    assert (dataset.images.shape, dataset.test_images.shape) == ((24, 1, 8, 8), (6, 1, 8, 8))
-    assert (dataset.image_scale, dataset.classes) == (1 / 255, 3)
-    assert np.bincount(dataset.test_labels).tolist() == [2, 2, 2]
-    seen = np.concatenate([dataset.images, dataset.test_images]).reshape(30, -1)
+    assert (dataset.fields["image"].shape, dataset.held_out["image"].shape) == ((24, 1, 8, 8), (6, 1, 8, 8))
+    assert (dataset.input_scale, dataset.classes) == (1 / 255, 3)
+    assert np.bincount(dataset.held_out["label"]).tolist() == [2, 2, 2]
+    seen = np.concatenate([dataset.fields["image"], dataset.held_out["image"]]).reshape(30, -1)
     np.testing.assert_array_equal(np.unique(seen, axis=0), np.unique(images.reshape(30, -1), axis=0))
-    np.testing.assert_array_equal(load_dataset(source, 3).test_images, dataset.test_images)
+    np.testing.assert_array_equal(load_dataset(source, 3).held_out["image"], dataset.held_out["image"])
 
 
 def test_what_the_makers_held_out_is_held_out(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_the_makers_held_out_is_held_out(tmp_path: Path) -> None:
     for part, count in (("train", 6), ("test", 3)):
         write_folder(tmp_path / "x" / part, images[:count], labels[:count], ["a", "b", "c", "d"])
     dataset = load_dataset(str(tmp_path / "x"), 0)
-    assert (len(dataset.labels), len(dataset.test_labels), dataset.classes) == (6, 3, 4)
+    assert (len(dataset.labels), len(dataset.held_out["label"]), dataset.classes) == (6, 3, 4)
 
 
 def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="or a path with a / in it"):
         check_source("xyzzy", "data.source")
     np.savez(tmp_path / "x.npz", images=noise(2)[0], labels=np.array([0, 1]))
-    with pytest.raises(DataError, match="2 images are too few to hold a fifth of each class out"):
+    with pytest.raises(DataError, match="2 records are too few to hold a fifth of each class out"):
         load_dataset(str(tmp_path / "x.npz"), 0)
     config = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "data": "/own"}]}
     assert ArrayConfig.model_validate(config).list_devices()[0].data == "/own"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.profile import RATIO_DRIVE
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_facts import exchange_seconds, inspect_load
 from host.policies.batching.client_layers import Front
@@ -16,7 +16,7 @@ from host.training import host_room
 from host.training.first_batches import OverheadAt, StepOverhead, first_batches, most_step_records, step_overhead
 from tests.support.sync import SHAPE, STORE
 
-SPEC = ModelSpec("digits_cnn")
+SPEC = ShippedCode("digits_cnn")
 LOAD, TABLE = inspect_load(SPEC, SHAPE), STORE.require(SPEC, SHAPE, RATIO_DRIVE)
 shares = st.floats(0.05, 0.95)
 fronts = st.builds(Front, shares, shares, shares, st.integers(0, 10**6), st.integers(1, 10**5), st.integers(1, 10**5))

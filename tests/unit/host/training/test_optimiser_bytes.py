@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from csd_emu.config.servers_file import ServersConfig
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.core.model_facts import inspect_load
 from host.training.host_optimiser import HostOptimiser
 from host.training.multi_server.worker.worker_frames import join_sums
 from host.training.optimiser_bytes import load_between, optimiser_bytes
 
-SPEC = ModelSpec("digits_cnn")
+SPEC = ShippedCode("digits_cnn")
 
 
 def job_with(name: str, momentum: float) -> JobConfig:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from csd_emu.config.array_file import ArrayConfig
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.core.tuning.batch_tuner import BatchTuner
 from host.policies.batching.device_speeds import speed_tables
@@ -35,7 +35,7 @@ def plan_of(records: Records = THOUSAND, wall: bool = False, trains: bool = True
     }
     fields = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "rounds": 2, "batch_size": 10} | job
     return make_plan(
-        *(ArrayConfig.model_validate(array), JobConfig.model_validate(fields), ModelSpec("digits_cnn"), SHAPE),
+        *(ArrayConfig.model_validate(array), JobConfig.model_validate(fields), ShippedCode("digits_cnn"), SHAPE),
         *(None if wall else STORE, records),
     )
 

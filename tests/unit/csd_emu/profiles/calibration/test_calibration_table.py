@@ -13,7 +13,7 @@ from csd_emu.profiles.calibration.calibration_table import FORMAT, PHASES
 from csd_emu.profiles.calibration.table_check import MONOTONE_TOLERANCE, encode_table, parse_table
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from tests.support.calibration import DIGITS, make_table, step, tables, with_layers
 
 COSTS = {1: 0.1, 2: 0.15, 4: 0.25, 8: 0.45}
@@ -145,7 +145,7 @@ def test_seconds_of_the_reference_core_are_scaled_to_a_profile(name: str) -> Non
 
 
 def test_seconds_of_a_real_drive_are_that_drives_alone() -> None:
-    key = CalibrationKey.of(ModelSpec("digits_cnn"), (1, 8, 8), "newport")
+    key = CalibrationKey.of(ShippedCode("digits_cnn"), (1, 8, 8), "newport")
     table = make_table(COSTS, key, clock="wall")
     assert table.device_seconds(2, get_profile("newport")) == step(0.15)
     with pytest.raises(CalibrationError, match=r"digits_cnn.*measured on a newport, not on a generic-a53"):
@@ -283,17 +283,17 @@ def test_steps_that_vary_a_little_are_no_fault() -> None:
 
 
 def test_the_keys_of_two_models_shapes_or_sources_differ() -> None:
-    digits = ModelSpec("digits_cnn")
+    digits = ShippedCode("digits_cnn")
     keys = [
         CalibrationKey.of(digits, (1, 8, 8)),
         CalibrationKey.of(digits, (1, 8, 9)),
         CalibrationKey.of(digits, (1, 8, 8), "newport"),
-        CalibrationKey.of(ModelSpec("digits_cnn", None, {"num_classes": 3}), (1, 8, 8)),
-        CalibrationKey.of(ModelSpec("net.py:build", "a = 1"), (1, 8, 8)),
-        CalibrationKey.of(ModelSpec("net.py:build", "a = 2"), (1, 8, 8)),
-        CalibrationKey.of(ModelSpec("net.py:build", "a = 2", {"width": 2}), (1, 8, 8)),
-        CalibrationKey.of(ModelSpec("net:build"), (1, 8, 8)),
-        CalibrationKey.of(ModelSpec("net-build"), (1, 8, 8)),
+        CalibrationKey.of(ShippedCode("digits_cnn", None, {"num_classes": 3}), (1, 8, 8)),
+        CalibrationKey.of(ShippedCode("net.py:build", "a = 1"), (1, 8, 8)),
+        CalibrationKey.of(ShippedCode("net.py:build", "a = 2"), (1, 8, 8)),
+        CalibrationKey.of(ShippedCode("net.py:build", "a = 2", {"width": 2}), (1, 8, 8)),
+        CalibrationKey.of(ShippedCode("net:build"), (1, 8, 8)),
+        CalibrationKey.of(ShippedCode("net-build"), (1, 8, 8)),
     ]
     assert len({key.file_name for key in keys}) == len({key.digest for key in keys}) == len(keys)
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+\.json", key.file_name) for key in keys)
@@ -301,11 +301,12 @@ def test_the_keys_of_two_models_shapes_or_sources_differ() -> None:
 
 def test_where_a_model_file_lies_does_not_matter() -> None:
     keys = {
-        CalibrationKey.of(ModelSpec(f"{folder}net.py:build", "a = 1"), (1, 8, 8)).digest for folder in ("", "a/", "/b/")
+        CalibrationKey.of(ShippedCode(f"{folder}net.py:build", "a = 1"), (1, 8, 8)).digest
+        for folder in ("", "a/", "/b/")
     }
     assert len(keys) == 1
 
 
 def test_a_built_in_models_usual_number_of_classes_can_be_left_out() -> None:
-    assert CalibrationKey.of(ModelSpec("digits_cnn", None, {"num_classes": 10}), (1, 8, 8)) == DIGITS
+    assert CalibrationKey.of(ShippedCode("digits_cnn", None, {"num_classes": 10}), (1, 8, 8)) == DIGITS
     assert DIGITS.file_name == "digits_cnn-1x8x8.json"

@@ -9,10 +9,10 @@ from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore
 from csd_emu.profiles.calibration.cycle_counts import PhaseCycles, StepCycles, split_steps
 from csd_emu.profiles.calibration.table_check import check_table, encode_table, parse_table
 from firmware_agent.common.errors import CalibrationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from tests.support.calibration import make_table, with_cycles
 
-SPEC, SHAPE = ModelSpec("digits_cnn"), (1, 8, 8)
+SPEC, SHAPE = ShippedCode("digits_cnn"), (1, 8, 8)
 COSTS = {2: 0.01, 8: 0.03}
 RATIOS = {"forward": 1.5, "backward": 2.0, "update": 3.5, "encode": 2.5}
 COUNTS = st.builds(PhaseCycles, *[st.integers(1, 10**9)] * 3)

@@ -10,10 +10,10 @@ from csd_emu.profiles.calibration.table_check import encode_table
 from csd_emu.profiles.calibration.table_key import core_name
 from csd_emu.profiles.calibration.table_store import SHIPPED
 from firmware_agent.common.errors import CalibrationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from tests.support.calibration import DIGITS, make_table, with_cycles
 
-SPEC, SHAPE = ModelSpec("digits_cnn"), (1, 8, 8)
+SPEC, SHAPE = ShippedCode("digits_cnn"), (1, 8, 8)
 COSTS = {1: 0.1, 2: 0.15, 4: 0.25}
 
 
@@ -63,7 +63,7 @@ def test_a_table_that_is_missing_says_how_to_make_it(folders: tuple[Path, Path])
 
 def test_a_changed_model_file_does_not_get_the_old_files_table(folders: tuple[Path, Path]) -> None:
     store = CalibrationStore(*folders)
-    old, new = ModelSpec("net.py:build", "x = 1"), ModelSpec("net.py:build", "x = 2")
+    old, new = ShippedCode("net.py:build", "x = 1"), ShippedCode("net.py:build", "x = 2")
     store.save(make_table(COSTS, CalibrationKey.of(old, SHAPE)))
     assert store.find(old, SHAPE) is not None
     assert store.find(new, SHAPE) is None
@@ -71,7 +71,7 @@ def test_a_changed_model_file_does_not_get_the_old_files_table(folders: tuple[Pa
 
 def test_a_table_under_another_ones_name_is_refused(folders: tuple[Path, Path]) -> None:
     store = CalibrationStore(*folders)
-    other = CalibrationKey.of(ModelSpec("digits_cnn", None, {"num_classes": 3}), SHAPE)
+    other = CalibrationKey.of(ShippedCode("digits_cnn", None, {"num_classes": 3}), SHAPE)
     store.save(make_table(COSTS, other), folders[0] / DIGITS.file_name)
     with pytest.raises(
         CalibrationError, match=r"digits_cnn-1x8x8\.json: is of digits_cnn .*3.* not of digits_cnn .*10"
@@ -131,7 +131,7 @@ def test_every_shipped_table_is_sound_under_its_own_name() -> None:
         assert path.name == table.key.file_name
         assert (table.clock, table.core) == ("counted", "reference")
         assert path.read_bytes() == encode_table(table)
-        found = store.find(ModelSpec(table.model, None, table.arguments), table.input_shape)
+        found = store.find(ShippedCode(table.model, None, table.arguments), table.input_shape)
         assert found == table.in_instructions()
 
 

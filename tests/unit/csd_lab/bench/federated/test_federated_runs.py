@@ -55,12 +55,12 @@ def test_one_good_round_holds_nothing() -> None:
 def test_thinned_records_are_some_of_the_data_set_and_those_held_out_stay() -> None:
     data = load_digits(1)
     thin = runs.thin_out(data, 100, 7)
-    assert thin.images.shape == (100, 1, 8, 8)
-    whole = {(image.tobytes(), int(label)) for image, label in zip(data.images, data.labels, strict=True)}
-    assert {(image.tobytes(), int(label)) for image, label in zip(thin.images, thin.labels, strict=True)} <= whole
-    assert thin.test_images is data.test_images
-    np.testing.assert_array_equal(runs.thin_out(data, 100, 7).labels, thin.labels)
-    assert (runs.thin_out(data, 100, 8).labels != thin.labels).any()
+    assert thin.fields["image"].shape == (100, 1, 8, 8)
+    whole = {(image.tobytes(), int(label)) for image, label in zip(*data.fields.values(), strict=True)}
+    assert {(image.tobytes(), int(label)) for image, label in zip(*thin.fields.values(), strict=True)} <= whole
+    assert thin.held_out["image"] is data.held_out["image"]
+    np.testing.assert_array_equal(runs.thin_out(data, 100, 7).fields["label"], thin.fields["label"])
+    assert (runs.thin_out(data, 100, 8).fields["label"] != thin.fields["label"]).any()
 
 
 def test_jobs_of_one_seed_share_split_and_first_weights_and_differ_in_their_keys() -> None:

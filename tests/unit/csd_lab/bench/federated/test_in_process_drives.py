@@ -28,7 +28,7 @@ def shard(tmp_path: Path) -> Shard:
 
 async def test_what_a_round_returns_is_what_the_trainer_makes_of_the_weights_that_were_sent(tmp_path: Path) -> None:
     request = make_request(0.3, 200, 3, KEYS)
-    frame = job_frame(request.job, request.spec, request.dataset.image_scale)
+    frame = job_frame(request.job, request.spec, request.objective)
     names, start = [device.name for device in ARRAY.list_devices()], request.evaluator.initial_weights()
     events: list[str] = []
     async with in_process_fleet(request, tmp_path) as fleet:
@@ -54,14 +54,14 @@ async def test_what_a_round_returns_is_what_the_trainer_makes_of_the_weights_tha
 async def test_a_drive_refuses_a_round_before_it_has_job_and_weights(shard: Shard, missing: str) -> None:
     drive, request = InProcessDrive("csd-00", shard), make_request(0.3, 200, 3, KEYS)
     if missing == "weights":
-        await drive.write(encode(job_frame(request.job, request.spec, request.dataset.image_scale)))
+        await drive.write(encode(job_frame(request.job, request.spec, request.objective)))
     with pytest.raises(ProtocolError, match="csd-00: the host sent a Train before"):
         await drive.write(encode(Train(1, 1)))
 
 
 async def test_bytes_are_counted_on_both_ways_and_are_at_least_those_of_the_weights(tmp_path: Path) -> None:
     request = make_request(0.3, 200, 3, KEYS)
-    frame = job_frame(request.job, request.spec, request.dataset.image_scale)
+    frame = job_frame(request.job, request.spec, request.objective)
     start = request.evaluator.initial_weights()
     weight_bytes = sum(array.nbytes for array in start.values())
     async with in_process_fleet(request, tmp_path) as fleet:

@@ -1,4 +1,4 @@
-"""Labelled images in the files that people have: what is written is read, lazily, and what is wrong is named."""
+"""Records in the files that people have: what is written is read, lazily, and what is wrong is named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 from safetensors.numpy import save_file
 
-from firmware_agent.common.datafiles import LabelledSource, blocks_of, open_source
+from firmware_agent.common.datafiles import RecordSource, blocks_of, open_source
+from firmware_agent.common.datafiles.record_set import labels_of
 from firmware_agent.common.errors import DataError
 from firmware_agent.local_dataset import open_holding
 from tests.support.examples import examples
@@ -54,8 +55,8 @@ def noise(samples: int = 6, shape: tuple[int, ...] = (3, 5, 4), classes: int = 3
     return generator.integers(0, 256, (samples, *shape), np.uint8), np.arange(samples) % classes
 
 
-def everything(source: LabelledSource) -> Array:
-    return source.train.images[np.arange(len(source.train.labels))]
+def everything(source: RecordSource) -> Array:
+    return source.train.fields["image"][np.arange(len(source.train))]
 
 
 arrays = hnp.arrays(np.uint8, st.tuples(st.integers(1, 5), st.just(1), st.integers(1, 6), st.integers(1, 6)))
@@ -81,10 +82,10 @@ def test_what_is_written_is_read(
         (np.savez if form == "npz" else np.savez_compressed)(path, images=images, labels=labels)
     source = open_source(path)
     np.testing.assert_array_equal(everything(source), images)
-    np.testing.assert_array_equal(source.train.labels, labels)
-    assert source.train.labels.dtype == np.int64
+    np.testing.assert_array_equal(labels_of(source.train.fields), labels)
+    assert source.train.fields["label"].dtype == np.int64
     assert source.train.classes == labels.max() + 1
-    assert b"".join(blocks_of(source.train)) == images.tobytes()
+    assert b"".join(blocks_of(source.train.fields["image"], "")) == images.tobytes()
 
 
 @pytest.mark.parametrize("form", ["idx", "npz", "safetensors", "cifar"])
@@ -99,7 +100,7 @@ def test_large_files_are_not_read_to_open_them(form: str, tmp_path: Path) -> Non
         save_file({"images": images, "labels": labels}, path)
     else:
         path = write_cifar(tmp_path, 1)
-    found = open_source(path).train.images
+    found = open_source(path).train.fields["image"]
     parts = getattr(found, "_parts", [found])
     for part in parts:
         while not isinstance(part, np.memmap):
@@ -122,11 +123,11 @@ def test_cifar_is_read_file_after_file(label_bytes: int, tmp_path: Path) -> None
     records = np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8).reshape(-1, label_bytes + 3072)
     assert source.kind == f"CIFAR-{10 if label_bytes == 1 else 100}"
     np.testing.assert_array_equal(everything(source), records[:, label_bytes:].reshape(-1, 3, 32, 32))
-    np.testing.assert_array_equal(source.train.labels, records[:, label_bytes - 1])
+    np.testing.assert_array_equal(labels_of(source.train.fields), records[:, label_bytes - 1])
     order = np.random.default_rng(1).permutation(len(records))
-    np.testing.assert_array_equal(source.train.images[order], everything(source)[order])
+    np.testing.assert_array_equal(source.train.fields["image"][order], everything(source)[order])
     assert (source.held_out is not None) == (label_bytes == 1)
-    assert b"".join(blocks_of(source.train)) == everything(source).tobytes()
+    assert b"".join(blocks_of(source.train.fields["image"], "")) == everything(source).tobytes()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -136,14 +137,14 @@ def test_an_image_folder_has_a_class_per_folder(channels: int, tmp_path: Path) -
     train = open_source(path).train
     order = np.argsort(labels, kind="stable")
     np.testing.assert_array_equal(everything(open_source(path)), images[order])
-    np.testing.assert_array_equal(train.labels, labels[order])
+    np.testing.assert_array_equal(labels_of(train.fields), labels[order])
     assert (train.class_names, train.classes) == (("ant", "bee", "cat", "dog"), 4)
 
 
 def test_folders_that_are_numbers_are_those_classes(tmp_path: Path) -> None:
     images, labels = noise(4, classes=2)
     train = open_source(write_folder(tmp_path / "x", images, labels, ["3", "7"])).train
-    assert sorted(set(train.labels.tolist())) == [3, 7]
+    assert set(labels_of(train.fields)) == {3, 7}
     assert (train.class_names, train.classes) == ((), 8)
 
 
@@ -153,12 +154,12 @@ def test_a_test_part_is_held_out(tmp_path: Path) -> None:
     write_idx(tmp_path, images[:2, 0], labels[:2], "t10k")
     held_out = open_source(tmp_path).held_out
     assert held_out is not None
-    assert len(held_out.labels) == 2
+    assert len(held_out) == 2
     for part, count in (("train", 6), ("test", 3)):
         write_folder(tmp_path / "split" / part, images[:count], labels[:count], ["a", "b", "c"])
     source = open_source(tmp_path / "split")
     assert source.held_out is not None
-    assert (len(source.train.labels), len(source.held_out.labels)) == (6, 3)
+    assert (len(source.train), len(source.held_out)) == (6, 3)
 
 
 def test_the_channel_may_be_the_last_axis(tmp_path: Path) -> None:
@@ -174,7 +175,9 @@ WRONG: dict[str, dict[str, Array]] = {
     "negative": {"images": IMAGES, "labels": LABELS - 1},
     "huge": {"images": IMAGES, "labels": LABELS + 10**9},
     "fractions": {"images": IMAGES, "labels": LABELS / 2},
-    "names": {"images": IMAGES},
+    "fields": {"tokens": IMAGES[:5], "y": LABELS},
+    "scalar": {"tokens": np.int64(3)},
+    "field name": {"a b": LABELS},
     "dtype": {"images": IMAGES.astype(np.float64), "labels": LABELS},
     "empty": {"images": IMAGES[:0], "labels": LABELS[:0]},
     "objects": {"images": IMAGES, "labels": np.array([{}] * 6)},
@@ -222,7 +225,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, subtests: pytest.Subtests) -> No
         ("negative", "label -1 is out of range"),
         ("huge", "is out of range; class numbers go from 0 to 65535"),
         ("fractions", "labels are float64, not whole numbers"),
-        ("names", "has no arrays images and labels; it has: images"),
+        ("fields", "y has 6 records, tokens has 5; give all fields one length"),
+        ("scalar", r"tokens is int64 of shape \(\); give \(records, ...\) numbers"),
+        ("field name", "'a b' is no name of a field"),
         ("dtype", "images are float64, not uint8 or float32"),
         ("empty", "is no set of images"),
         ("objects", "holds Python objects, which are never read"),
@@ -270,7 +275,7 @@ def test_a_value_that_is_no_number_is_named(tmp_path: Path) -> None:
     spoilt = images.astype(np.float32)
     spoilt[4, 0, 0, 0] = np.nan
     np.savez(tmp_path / "x.npz", images=spoilt, labels=labels)
-    with pytest.raises(DataError, match="image 4 holds NaN"):
+    with pytest.raises(DataError, match="record 4 holds NaN"):
         open_holding(tmp_path / "x.npz")
 
 
@@ -326,7 +331,7 @@ def refuse_in_little_memory(path: Path, message: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match=message):
-            open_source(path).train.images[np.arange(1)]
+            open_source(path).train.fields["image"][np.arange(1)]
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
@@ -353,7 +358,7 @@ def test_a_safetensors_file_with_endless_axes_is_refused_at_once(tmp_path: Path)
     header = json.dumps({"images": {"dtype": "U8", "shape": [2**62] * 40_000, "data_offsets": [0, 1]}}).encode()
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0")
     began = time.thread_time()
-    with pytest.raises(DataError, match="shape that no images"):
+    with pytest.raises(DataError, match="shape that no records"):
         open_source(tmp_path / "x.safetensors")
     assert time.thread_time() - began < 1
 
@@ -369,7 +374,7 @@ class TestImages:
         (tmp_path / "a").mkdir()
         Image.new("L", (4, 4)).save(tmp_path / "a/0.png")
         Image.new("L", (3000, 3000)).save(tmp_path / "a/1.png")
-        images = open_source(tmp_path).train.images
+        images = open_source(tmp_path).train.fields["image"]
         monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
         with pytest.raises(DataError, match="give all images one size"):
             images[np.array([1])]

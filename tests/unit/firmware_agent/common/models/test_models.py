@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from firmware_agent.common.errors import ModelError
-from firmware_agent.common.models import ModelSpec, build_model, resolve_model
-from firmware_agent.common.models.model_loading import MAX_SOURCE_BYTES
+from firmware_agent.common.models import build_model, resolve_model
+from firmware_agent.common.shipped_code import MAX_SOURCE_BYTES, ShippedCode
 
 MY_NET = """
 from torch import nn
@@ -38,7 +38,7 @@ def test_arguments_reach_the_builder() -> None:
 def test_a_users_file_is_found_beside_the_job_and_travels_as_text(folder: Path) -> None:
     spec = resolve_model("my_net.py:build", {"hidden": 6}, folder)
     (folder / "my_net.py").unlink()
-    model = build_model(ModelSpec(spec.name, spec.source, dict(spec.arguments)))
+    model = build_model(ShippedCode(spec.name, spec.source, dict(spec.arguments)))
     assert isinstance(model, nn.Sequential)
     assert model[1].out_features == 6
 
@@ -52,7 +52,7 @@ def test_the_callers_seed_decides_the_weights() -> None:
     weights = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        weights.append(build_model(ModelSpec("digits_cnn")).state_dict()["0.weight"])
+        weights.append(build_model(ShippedCode("digits_cnn")).state_dict()["0.weight"])
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
@@ -60,7 +60,7 @@ def test_the_callers_seed_decides_the_weights() -> None:
 @pytest.mark.slow
 def test_a_model_that_cannot_be_built_is_one_clear_error(folder: Path, subtests: pytest.Subtests) -> None:
     for name, arguments, match in [
-        ("digits_cn", {}, r"'digits_cn' is not built in; did you mean 'digits_cnn'\?.*my_net\.py:build"),
+        ("digits_cn", {}, r"'digits_cn' is not built in; did you mean 'digits_cnn'\?.*my_file\.py:function"),
         ("perceptron", {}, "'perceptron' is not built in; built in: digits_cnn"),
         ("other.py:build", {}, r"cannot read .*other\.py .*give a path from the job file's folder"),
         ("my_net.py:fails", {}, "building it with {} failed: RuntimeError.*no such weights"),

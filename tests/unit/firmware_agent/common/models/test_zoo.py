@@ -2,9 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from firmware_agent.common.models import ZOO, ModelSpec, build_model
+from firmware_agent.common.models import ZOO, build_model
 from firmware_agent.common.models.zoo.common_layers import conv_norm
 from firmware_agent.common.models.zoo.nasnet_mobile import _Halve
+from firmware_agent.common.shipped_code import ShippedCode
 
 # Trainable parameters at 1000 classes, as published for each architecture.
 PUBLISHED = {
@@ -32,7 +33,7 @@ SMALLEST = {"alexnet": 64, "inception_v3": 75, "digits_cnn": 8}
 def on_meta(name: str, **arguments: int) -> nn.Module:
     """The model without its weights: hundreds of megabytes would be drawn for nothing."""
     with torch.device("meta"):
-        return build_model(ModelSpec(name, None, arguments))
+        return build_model(ShippedCode(name, None, arguments))
 
 
 def parameters(model: nn.Module) -> int:
@@ -92,7 +93,7 @@ def test_a_step_reaches_every_parameter_with_finite_numbers(name: str) -> None:
     """On real weights, at the smallest size; the large models are built of the same parts."""
     torch.manual_seed(0)
     entry, size = ZOO[name], SMALLEST.get(name, 32)
-    model = build_model(ModelSpec(name, None, {"num_classes": 4})).train()
+    model = build_model(ShippedCode(name, None, {"num_classes": 4})).train()
     images = torch.rand(4, entry.input_shape[0], size, size)
     loss = nn.functional.cross_entropy(model(images), torch.arange(4))
     loss.backward()  # type: ignore[no-untyped-call]

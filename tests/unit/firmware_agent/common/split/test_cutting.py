@@ -13,8 +13,9 @@ from torch.nn import functional
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.first_use import sent_tensors
 from firmware_agent.common.layer_costs import trace_layers
-from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.models import build_model
 from firmware_agent.common.models.zoo import ZOO
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.split.cutting import Cut, cut_model, list_cuts
 from tests.support.examples import examples
 
@@ -149,7 +150,7 @@ class Overwriting(nn.Module):
 
 def build(name: str, **arguments: int) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(3)
-    model = build_model(ModelSpec(name, arguments={"num_classes": 10} | arguments)).double()
+    model = build_model(ShippedCode(name, arguments={"num_classes": 10} | arguments)).double()
     side = SIDES.get(name, 64 if name in ("alexnet", "squeezenet") else 32)
     return model, torch.rand(3, ZOO[name].input_shape[0], side, side, dtype=torch.float64)
 
@@ -271,7 +272,7 @@ def test_a_model_without_memory_can_be_cut_alike() -> None:
     """A drive that has no room for the whole model builds it so."""
     model, images = build("nasnet_mobile")
     with torch.device("meta"):
-        empty = build_model(ModelSpec("nasnet_mobile", arguments={"num_classes": 10})).double()
+        empty = build_model(ShippedCode("nasnet_mobile", arguments={"num_classes": 10})).double()
     assert list_cuts(empty, images.to("meta")) == list_cuts(model, images)
 
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from csd_emu.config.array_file import ArrayConfig
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from host.app.prepare import prepare_run
 from host.config.job_file import JobConfig
@@ -245,7 +245,7 @@ def test_a_run_that_can_never_have_as_many_drives_is_refused_before_it_starts(pa
         {"model": "digits_cnn", "data": {"source": "digits"}, "strategy": "krum", "participation": participation}
     )
     with pytest.raises(ConfigurationError, match=r"strategy krum: needs the weights of 5 drives .* participation"):
-        prepare_run(ResolvedRun(array, job, ModelSpec(job.model)))
+        prepare_run(ResolvedRun(array, job, ShippedCode(job.model)))
 
 
 async def test_a_round_with_too_few_drives_left_keeps_the_weights_and_says_so() -> None:

@@ -13,7 +13,7 @@ from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, Calib
 from csd_emu.profiles.profile import RatioName
 from csd_lab.simulate.host_worth import host_worth
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection
 from host.core.device_time import table_models
 from host.policies.batching.device_speeds import (
@@ -27,7 +27,7 @@ from host.policies.batching.memory_limit import RESERVE_BYTES
 from tests.support.calibration import make_table, tables
 from tests.support.examples import examples
 
-DIGITS, SHAPE = ModelSpec("digits_cnn"), (1, 8, 8)
+DIGITS, SHAPE = ShippedCode("digits_cnn"), (1, 8, 8)
 COSTS = {1: 0.1, 2: 0.15, 4: 0.25, 8: 0.45}
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from csd_emu.config.servers_file import ServerLink
 from firmware_agent.common.slices import Array
+from host.core.learning.judgement import Judgement
 from host.core.states.peer_servers import DevicePart, ReducedStep, ServerPart, StateBehind
 from host.core.states.training_state import TrainingState
 from host.training.multi_server import server_membership as run
@@ -120,7 +121,7 @@ async def test_where_turns_are_taken_and_how_often_servers_met() -> None:
     turns.again = 1
     reduced = await together.reduce(5, {"w": np.ones(3, np.float32), "n": np.ones(2, np.int64)}, part_of("a", 1))
     assert reduced.meetings == 3
-    assert await together.end_round(5, 0.5, 0.25) == (0.5, 0.25)
+    assert await together.end_round(5, Judgement(0.5, 0.25)) == Judgement(0.5, 0.25)
     await together.begin(6, [], b"", lambda: b"")
     assert turns.taken == [
         (Position(5, 0, Stage.BEGIN), 0, 0),
@@ -135,8 +136,8 @@ async def test_where_turns_are_taken_and_how_often_servers_met() -> None:
 async def test_the_first_servers_judgement_is_everyones() -> None:
     meeting = InMemoryRendezvous(["b", "a"])
     servers = [ServersTogether(name, meeting.enter(name), LINK) for name in ("a", "b")]
-    judged = await asyncio.gather(*(each.end_round(3, float(n), 10.0 + n) for n, each in enumerate(servers)))
-    assert judged == [(1.0, 11.0)] * 2
+    judged = await asyncio.gather(*(each.end_round(3, Judgement(float(n), 10.0 + n)) for n, each in enumerate(servers)))
+    assert judged == [Judgement(1.0, 11.0)] * 2
 
 
 async def test_others_devices_are_told_before_a_step() -> None:

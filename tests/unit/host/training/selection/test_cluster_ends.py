@@ -15,7 +15,7 @@ from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.profiles.profile import End
 from csd_emu.util.config_files import parse_config
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.core.device_time import DeviceTime, find_cycles, find_models
 from host.policies.batching.device_speeds import device_classes
@@ -24,8 +24,8 @@ from host.training.selection.make_cluster import Exchanged, make_cluster, move_c
 from host.training.sync_plan import Records, SyncPlan, make_plan
 
 STORE = CalibrationStore(Path("/nonexistent"))
-SPEC, SHAPE = ModelSpec("digits_cnn"), (1, 8, 8)
-UNKNOWN = ModelSpec("mobilenet_v2")
+SPEC, SHAPE = ShippedCode("digits_cnn"), (1, 8, 8)
+UNKNOWN = ShippedCode("mobilenet_v2")
 ENDS: tuple[End, ...] = ("low", "high")
 
 
@@ -36,7 +36,7 @@ def array(engine: str, core_model: str, trains: bool, **fields: Any) -> ArrayCon
 
 
 def moved(
-    config: ArrayConfig, end: End, spec: ModelSpec = SPEC, wall: bool = False
+    config: ArrayConfig, end: End, spec: ShippedCode = SPEC, wall: bool = False
 ) -> tuple[Cluster, Cluster, SyncPlan]:
     """The cluster, the same at an end, and the plan."""
     store = STORE.counting(config.core_model)

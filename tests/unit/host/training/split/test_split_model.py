@@ -16,7 +16,7 @@ from csd_emu.profiles.profile import End
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.core.datasets import load_dataset
 from host.core.evaluation import Evaluator
 from host.policies.batching.client_layers import WHOLE, Front, FrontModel, front_models
@@ -27,7 +27,7 @@ LINK = Link(1e8, 1e-4)
 
 @pytest.fixture(scope="module")
 def placed() -> SplitModelInfo:
-    return place_model(Evaluator(ModelSpec("digits_cnn"), load_dataset("digits", 0), 0), "6", "float32")
+    return place_model(Evaluator(ShippedCode("digits_cnn"), load_dataset("digits", 0), 0), "6", "float32")
 
 
 def activity(device: str, receive: int = 4000, send: int = 4000, read: int = 64, scale: float = 1.0) -> Activity:
@@ -40,7 +40,7 @@ def test_what_is_moved_is_counted(placed: SplitModelInfo) -> None:
     assert placed.moved == ("6", "8")
     assert placed.moved_bytes == 4 * (512 * 64 + 64 + 64 * 10 + 10)
     assert placed.kept_bytes == 4 * (9 * 16 + 16 + 9 * 16 * 32 + 32)
-    double = place_model(Evaluator(ModelSpec("digits_cnn"), load_dataset("digits", 0), 0), "6", "float64")
+    double = place_model(Evaluator(ShippedCode("digits_cnn"), load_dataset("digits", 0), 0), "6", "float64")
     assert (double.moved_bytes, double.kept_bytes) == (2 * placed.moved_bytes, 2 * placed.kept_bytes)
     assert double.host_bytes(3) == 2 * placed.host_bytes(3)
     assert double.front.encode_share == placed.front.encode_share

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.config.sync_section import SyncSection
 from host.core.records import DeviceRound, DeviceStep, EventKind
 from host.policies.batching.device_speeds import device_classes
@@ -18,7 +18,7 @@ from host.training.sync.run_checks import OFF_STEPS, OFF_TABLE, TableWatch
 from tests.support.sync import SHAPE, STORE
 
 CONFIG = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]})
-CLASSES = device_classes(CONFIG, STORE.of(ModelSpec("digits_cnn"), SHAPE), SyncSection())
+CLASSES = device_classes(CONFIG, STORE.of(ShippedCode("digits_cnn"), SHAPE), SyncSection())
 
 
 def part(device: str = "csd-00", samples: int = 32, peak_bytes: float = 0.0, clock: str = "counted") -> DeviceRound:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.core.datasets import load_dataset
 from host.core.evaluation import Evaluator
 from host.training.sync.run_transfers import make_overlap
@@ -16,7 +16,7 @@ def build():
 
 @pytest.mark.parametrize(("batch_norm", "buffers"), [("device", 40), ("frozen", 0)])
 def test_what_is_exchanged_is_what_is_trained_and_what_is_averaged(batch_norm: str, buffers: int) -> None:
-    evaluator = Evaluator(ModelSpec("normed.py:build", NORMED), load_dataset("digits", 0), 0)
+    evaluator = Evaluator(ShippedCode("normed.py:build", NORMED), load_dataset("digits", 0), 0)
     weights = evaluator.initial_weights()
     composer = make_overlap(evaluator, weights, batch_norm, 1024, False)
     parameters = 4 * (36 + 4 + 4 + 4 + 1440 + 10)

@@ -9,7 +9,7 @@ from csd_emu.perfmodel.kind_steps import Paces
 from csd_emu.profiles import get_profile
 from csd_emu.util.record_shape import Shape
 from csd_lab.simulate.nodes import NodeKind, Nodes
-from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.shipped_code import ShippedCode
 from host.core.model_facts import Load
 from host.policies.batching.device_speeds import DeviceClass
 from host.policies.selection.cluster import Cluster
@@ -55,7 +55,7 @@ def nodes_of(cluster: Cluster) -> Nodes:
         NodeKind(kind.profile, DeviceClass(kind.name, "modelled", kind.speed, 128, None, True), kind.encode_seconds)  # type: ignore[arg-type]
         for kind in cluster.kinds
     ]
-    load = Load(ModelSpec("digits_cnn"), SHAPE, cluster.state_bytes, cluster.gradient_bytes, cluster.record_bytes)
+    load = Load(ShippedCode("digits_cnn"), SHAPE, cluster.state_bytes, cluster.gradient_bytes, cluster.record_bytes)
     kind_of = np.repeat(np.arange(len(kinds)), cluster.counts)
     names = [node for kind in cluster.kinds for node in kind.nodes]
     return Nodes(names, kinds, kind_of, True, cluster.link, load, 1.0)

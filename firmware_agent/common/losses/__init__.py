@@ -1,0 +1,1 @@
+"""Losses: what training minimises, as functions of a model's outputs and the records."""

@@ -1,0 +1,106 @@
+"""Code that a job names: something built in, a function of an installed package, or one in a file of the user's.
+
+A file's text travels to the drives; it is found on the host, and run wherever it is needed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firmware_agent.common.atomic_files import read_file
+from firmware_agent.common.errors import ModelError, user_errors
+from firmware_agent.common.folded_traceback import remember_source
+from firmware_agent.common.imports import check_module, import_named, name_in
+
+MAX_SOURCE_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class ShippedCode:
+    """A class or function of the user's, anywhere.
+
+    Attributes:
+        name: built-in name, ``package.module:function``, or ``my_file.py:function``.
+        source: the text of the user's file, for the last form; it travels to the drives.
+        arguments: keyword arguments of it.
+    """
+
+    name: str
+    source: str | None = None
+    arguments: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+
+
+def find_code(kind: str, code: ShippedCode, built_in: Collection[str], folder: Path) -> ShippedCode:
+    """Return code that a job file names, with its source; a file is looked for beside it, in `folder`.
+
+    None of it is run, and nothing is imported. `kind` is what messages call it.
+
+    Raises:
+        ModelError: the file cannot be read, or the name is neither built in nor of a form that may be named
+            (see `firmware_agent.common.imports`).
+    """
+    where, colon, target = code.name.partition(":")
+    if not colon:
+        check_built_in(kind, code.name, built_in)
+        return code
+    if where.endswith(".py"):
+        return ShippedCode(code.name, _read(kind, code.name, folder / where), code.arguments)
+    try:
+        check_module(where, target)
+    except ValueError as error:
+        raise ModelError(f"{kind} {code.name!r}: cannot be imported: {error}") from error
+    return code
+
+
+def check_built_in(kind: str, name: str, built_in: Collection[str]) -> None:
+    """Return if this is a built-in name.
+
+    Raises:
+        ModelError: it is none; the message says which are near.
+    """
+    if name not in built_in:
+        near = difflib.get_close_matches(name, built_in, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"built in: {', '.join(built_in)}."
+        raise ModelError(
+            f"{kind} {name!r} is not built in; {hint} Your own: my_file.py:function or package.module:function"
+        )
+
+
+def load_code(kind: str, code: ShippedCode) -> Callable[..., Any]:
+    """Import code that is not built in.
+
+    Raises:
+        ModelError: it cannot be imported.
+    """
+    where, _, target = code.name.partition(":")
+    try:
+        if code.source is None:
+            return import_named(where, target)  # type: ignore[no-any-return]
+        return name_in(_module_from(where, code.source), target)  # type: ignore[no-any-return]
+    except user_errors() as error:  # the user's module may raise anything while it is imported
+        raise ModelError(
+            f"{kind} {code.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
+            f"library are there, so ship anything else inside the {kind}'s file"
+        ) from error
+
+
+def _read(kind: str, name: str, path: Path) -> str:
+    try:
+        return read_file(path, MAX_SOURCE_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"{kind} {name!r}: cannot read {path} ({error}); give a path from the job file's folder, of a file that is "
+            "self-contained and small"
+        ) from error
+
+
+def _module_from(where: str, source: str) -> types.ModuleType:
+    module = types.ModuleType(Path(where).stem)
+    remember_source(where, source)
+    exec(compile(source, where, "exec"), module.__dict__)
+    return module

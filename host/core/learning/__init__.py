@@ -1,0 +1,1 @@
+"""What a job learns, and what the model is worth."""

@@ -1,0 +1,63 @@
+"""Metrics: what a job may want to know of its model beside the loss, from the outputs on held-out records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from firmware_agent.common.errors import PluginError
+from host.config.plugins.kinds import METRIC
+from host.config.plugins.plugin_loading import Plugin
+from host.config.plugins.plugin_section import MetricSection, UserSection
+from host.core.learning.judgement import HeldOutMetric
+
+__all__ = ["make_metrics"]
+
+_USUAL = {"next_token": "perplexity", "mean_squared_error": "mean_absolute_error"}
+
+
+def make_metrics(
+    sections: list[MetricSection] | None, plugins: Mapping[str, Plugin], loss: str
+) -> dict[str, Callable[[], HeldOutMetric]]:
+    """Return name -> what makes a metric of a job, for each judgement anew.
+
+    Args:
+        sections: of the job file; None for what suits the loss.
+        plugins: name -> the user's own.
+        loss: name of the job's.
+
+    Raises:
+        PluginError: two have one name.
+    """
+    if sections is None:
+        return {_USUAL[loss]: METRIC.load(_USUAL[loss])} if loss in _USUAL else {}
+    made: dict[str, Callable[[], HeldOutMetric]] = {}
+    for section in sections:
+        name = section.name.rpartition(":")[2]
+        if name in made:
+            raise PluginError(f"metrics: {name} is named twice; leave one out")
+        if isinstance(section, UserSection):
+            plugin = plugins[section.name]
+            made[name] = plugin.make if isinstance(plugin.target, type) else partial(MeanOf, plugin)
+        else:
+            made[name] = partial(METRIC.load(name), **section.options)
+    return made
+
+
+class MeanOf:
+    """The mean over records of a function of the user's, of outputs and batch, that returns the mean over a batch."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        """Begin with nothing."""
+        self._plugin, self._sum, self._records = plugin, 0.0, 0
+
+    def update(self, outputs: Any, batch: Mapping[str, Any]) -> None:
+        """Take in a batch."""
+        count = len(next(iter(batch.values())))
+        self._sum += float(self._plugin.target(outputs, batch, **self._plugin.options)) * count
+        self._records += count
+
+    def compute(self) -> float:
+        """Return the mean."""
+        return self._sum / self._records

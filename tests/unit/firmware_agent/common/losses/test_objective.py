@@ -1,0 +1,125 @@
+"""What training minimises: built-in losses, the user's own, and what of a record the model takes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from firmware_agent.common.datafiles.record_set import input_of
+from firmware_agent.common.errors import DataError, ModelError
+from firmware_agent.common.losses.built_in_losses import LOSSES
+from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec
+from firmware_agent.common.shipped_code import ShippedCode
+from tests.support.examples import examples
+
+OWN = """
+from torch.nn import functional
+
+
+def huber(outputs, batch, delta=1.0):
+    return functional.huber_loss(outputs, batch["y"], delta=delta)
+
+
+def each(outputs, batch):
+    return (outputs - batch["y"]) ** 2
+
+
+class Weighted:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, outputs, batch):
+        return self.weight * functional.mse_loss(outputs, batch["y"])
+"""
+VOCABULARY = 7
+
+
+def objective(name: str, source: str | None = None, field: str = "x", **arguments: Any) -> Objective:
+    return Objective.of_spec(ObjectiveSpec(ShippedCode(name, source, arguments), field, 0.5), "float64")
+
+
+def make_case(name: str, records: int, seed: int) -> tuple[torch.Tensor, Batch]:
+    """Outputs of a model and a batch that suit a built-in loss."""
+    generator = np.random.default_rng(seed)
+    if name == "next_token":
+        tokens = generator.integers(0, VOCABULARY, (records, 5))
+        return torch.from_numpy(generator.standard_normal((records, 5, VOCABULARY))), {"tokens": tokens}
+    if name == "cross_entropy":
+        labels = generator.integers(0, VOCABULARY, records)
+        return torch.from_numpy(generator.standard_normal((records, VOCABULARY))), {"label": labels}
+    target = generator.random(records)
+    return torch.from_numpy(generator.standard_normal((records, 1))), {"y": target}
+
+
+@settings(max_examples=examples(60))
+@given(st.sampled_from(sorted(LOSSES)), st.integers(2, 9), st.integers(1, 8), st.integers(0, 99))
+def test_the_loss_of_a_batch_is_the_mean_over_its_parts(name: str, records: int, cut: int, seed: int) -> None:
+    outputs, batch = make_case(name, records, seed)
+    cut, own = min(cut, records - 1), objective(name)
+    parts = [slice(0, cut), slice(cut, records)]
+    sums = [
+        own.loss_of(outputs[part], {field: column[part] for field, column in batch.items()}) * (part.stop - part.start)
+        for part in parts
+    ]
+    assert float(own.loss_of(outputs, batch)) == pytest.approx(float(sum(sums)) / records)
+
+
+def test_built_in_losses_are_torchs_own() -> None:
+    outputs, batch = make_case("cross_entropy", 6, 1)
+    labels = torch.from_numpy(batch["label"])
+    assert objective("cross_entropy").loss_of(outputs, batch) == functional.cross_entropy(outputs, labels)
+    smooth = objective("cross_entropy", label_smoothing=0.25).loss_of(outputs, batch)
+    assert smooth == functional.cross_entropy(outputs, labels, label_smoothing=0.25)
+    outputs, batch = make_case("next_token", 4, 1)
+    by_hand = [
+        -functional.log_softmax(outputs[record, place], 0)[batch["tokens"][record, place + 1]]
+        for record in range(4)
+        for place in range(4)
+    ]
+    assert float(objective("next_token").loss_of(outputs, batch)) == pytest.approx(float(sum(by_hand)) / 16)
+
+
+def test_a_loss_of_ones_own_is_a_function_or_a_class_with_options() -> None:
+    outputs, batch = torch.tensor([[1.0], [4.0]], dtype=torch.float64), {"y": np.array([[0.0], [0.0]])}
+    assert objective("my.py:huber", OWN).loss_of(outputs, batch) == functional.huber_loss(outputs, torch.zeros(2, 1))
+    assert float(objective("my.py:huber", OWN, delta=0.5).loss_of(outputs, batch)) == pytest.approx(1.125)
+    assert float(objective("my.py:Weighted", OWN, weight=2.0).loss_of(outputs, batch)) == 17.0
+
+
+def test_what_is_wrong_with_a_loss_is_named() -> None:
+    outputs, batch = torch.zeros(2, 1), {"y": np.zeros((2, 1))}
+    with pytest.raises(ModelError, match=r"loss 'my.py:each' returned shape \(2, 1\); return a scalar, the mean over"):
+        objective("my.py:each", OWN).loss_of(outputs, batch)
+    with pytest.raises(ModelError, match=r"loss .my\.py:none.: cannot be imported"):
+        objective("my.py:none", OWN)
+    with pytest.raises(ModelError, match=r"making it with \{\} failed: TypeError.*weight"):
+        objective("my.py:Weighted", OWN)
+    with pytest.raises(ModelError, match="did you mean 'cross_entropy'"):
+        objective("crossentropy")
+    with pytest.raises(ModelError, match=r"no field of the records \(x\) says what is to be predicted"):
+        objective("mean_squared_error").loss_of(outputs, {"x": np.zeros(2)})
+
+
+def test_bytes_are_scaled_whole_numbers_stay_and_others_take_the_models_precision() -> None:
+    own = objective("cross_entropy")
+    found = own.inputs({"x": np.array([[0, 255]], np.uint8)})
+    assert (found.dtype, found.tolist()) == (torch.float64, [[0.0, 127.5]])
+    assert own.inputs({"x": np.array([[300]], np.int64)}).dtype == torch.int64
+    found = own.inputs({"x": np.array([[1.5]], np.float32)})
+    assert (found.dtype, found.tolist()) == (torch.float64, [[1.5]])
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"), [(["image", "label"], "image"), (["y", "x"], "x"), (["tokens"], "tokens"), (["y"], "y")]
+)
+def test_the_model_takes_the_only_field_that_is_no_target(fields: list[str], wanted: str) -> None:
+    assert input_of(fields) == wanted
+
+
+def test_of_several_fields_the_job_names_the_one_that_the_model_takes() -> None:
+    with pytest.raises(DataError, match=r"data.input: records have a, b; name the field"):
+        input_of(["a", "b", "y"])
