@@ -56,7 +56,8 @@ def loop(job: Job, task: Measure, shard: Shard) -> Measured:
         if steps == task.warm_up_steps:
             start = time.perf_counter()
         index = generator.integers(0, shard.samples, task.batch_size)
-        inputs = torch.from_numpy(shard.fields[IMAGE][index]).float().mul_(job.input_scale)
+        images = torch.from_numpy(shard.fields[IMAGE][index])
+        inputs = images.float().mul_(job.input_scale) if images.dtype == torch.uint8 else images
         loss = functional.cross_entropy(model(inputs), torch.from_numpy(shard.fields[LABEL][index]))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
+from host.config.plugins.kinds import LOSS
 from host.config.plugins.plugin_loading import Plugin
 from host.core.datasets import Dataset, load_dataset
 from host.core.learning.default_objective import default_objective, with_loss
@@ -42,13 +43,12 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
         ConfigurationError: the data do not say it, or the job cuts a model that has another loss than that of classes.
     """
     if loss is not None:
-        found = with_loss(dataset, ShippedCode(loss.name, loss.source, plain_options(loss.options)))
+        name = loss.name if ":" in loss.name else LOSS.find_entry_point(loss.name)
+        found = with_loss(dataset, ShippedCode(name, loss.source, plain_options(loss.options)))
     elif job.loss is not None:
         found = with_loss(dataset, ShippedCode(job.loss.name, None, plain_options(job.loss.options)))
     else:
         found = default_objective(dataset)
-    if job.target is not None and dataset.labels is None:
-        raise ConfigurationError(f"target.accuracy: {dataset.name} has no class numbers, so no accuracy; leave it out")
     if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
         raise ConfigurationError(
             f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "

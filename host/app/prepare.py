@@ -303,6 +303,9 @@ def make_inputs(
     objective = choose_objective(job, dataset, plugins.loss)
     metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
     judge = evaluator or Evaluator(spec, dataset, job.seed, objective, metrics)
+    if job.target is not None and "accuracy" not in judge.figures:
+        told = "has no class numbers, or the model no logit for each"
+        raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")
     return JobInputs(config, job, spec, dataset, objective, judge, models, cycles=cycles)
 
 

@@ -48,7 +48,7 @@ class Plugins:
     @property
     def facts(self) -> list[list[str]]:
         """What of them decides a run's trajectory beside the job file."""
-        return [[each.kind.word, each.code_sha256] for each in self]
+        return [[each.kind.word, each.code_sha256] for each in self if each.kind is not METRIC]
 
 
 NO_PLUGINS = Plugins()

@@ -141,7 +141,7 @@ def print_summary(summary: Summary) -> None:
     verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
     target = "" if summary.target_accuracy is None else f", target {summary.target_accuracy:.3f} {verdict}"
     after = f"after {summary.rounds} rounds{target}"
-    figures = {escape(name.replace("_", " ")): f"{value:.4f}" for name, value in summary.metrics.items()}
+    figures = {escape(name.replace("_", " ")): format_accuracy(value) for name, value in summary.metrics.items()}
     if summary.accuracy is not None or not figures:
         figures = {"accuracy": format_accuracy(summary.accuracy)} | figures
     rows = {name: f"[bold]{value}[/] {after}" for name, value in figures.items()}

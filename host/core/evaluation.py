@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from firmware_agent.common.datafiles.record_set import labels_of
+from firmware_agent.common.datafiles.record_set import IMAGE, labels_of
 from firmware_agent.common.errors import CsdError, ModelError, ModelFailed, user_errors
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.folded_traceback import describe_error
@@ -96,7 +96,7 @@ class Evaluator:
             metrics: name -> what makes a further figure of a judgement.
 
         Raises:
-            ModelError: it cannot be built, or does not take this data set's records, or the loss not its outputs.
+            ModelError: it cannot be built, or does not take the records, or loss or a metric not its outputs.
         """
         torch.manual_seed(seed)
         self._spec, self._model = spec, build_model(spec).eval()
@@ -104,12 +104,12 @@ class Evaluator:
         self._labels = labels_of(self._held_out)
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
         self._records = self._objective.inputs({name: column[:1] for name, column in self._held_out.items()})
-        self._check(spec, dataset)
+        self._classifies = self._check(spec, dataset)
 
     @property
     def figures(self) -> tuple[str, ...]:
         """Names of what judgements have beside the loss."""
-        return (*(("accuracy",) if self._labels is not None else ()), *self._metrics)
+        return (*(("accuracy",) if self._classifies else ()), *self._metrics)
 
     def initial_weights(self) -> dict[str, Array]:
         """Return a copy of the model's present weights and buffers."""
@@ -180,7 +180,7 @@ class Evaluator:
             loss = float(self._objective.loss_of(outputs, batch))
             for metric in metrics:
                 metric.update(outputs, {name: torch.from_numpy(column) for name, column in batch.items()})
-            if self._labels is None or outputs.ndim != 2:
+            if self._labels is None or not self._classifies:
                 return math.nan, loss
             return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss
 
@@ -195,26 +195,33 @@ class Evaluator:
             told = f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
             raise ModelFailed(told) from error
 
-    def _check(self, spec: ShippedCode, dataset: Dataset) -> None:
+    def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
+        """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
         field, batch = self._objective.input_field, {name: column[:1] for name, column in self._held_out.items()}
         try:
             with torch.inference_mode():
                 outputs = self._model(self._records)
         except Exception as error:  # the user's model may raise anything
-            taken = f"{field}s {tuple(self._records.shape[1:])}"
+            taken = f"{'images' if field == IMAGE else field} {tuple(self._records.shape[1:])}"
             raise ModelError(f"model {spec.name!r} does not take {dataset.name}'s {taken}: {error}") from error
-        if self._objective.loss_name == "cross_entropy" and (outputs.ndim < 2 or outputs.shape[1] < dataset.classes):
-            raise ModelError(
-                f"model {spec.name!r} gives {tuple(outputs.shape)}, {dataset.name} needs (1, {dataset.classes}) logits"
-            )
+        shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else ()
+        if self._objective.loss_name == "cross_entropy" and (len(shape) < 2 or shape[1] < dataset.classes):
+            told = f"gives {shape or type(outputs).__name__}, {dataset.name} needs (1, {dataset.classes}) logits"
+            raise ModelError(f"model {spec.name!r} {told}")
+        what = f"loss {self._objective.loss_name!r}"
         try:
             with torch.inference_mode():
                 self._objective.loss_of(outputs, batch)
+                for name, make in self._metrics.items():
+                    what, metric = f"metric {name!r}", make()
+                    metric.update(outputs, {name: torch.from_numpy(column) for name, column in batch.items()})
+                    float(metric.compute())
         except CsdError:
             raise
         except user_errors() as error:
-            told = f"loss {self._objective.loss_name!r} does not take what model {spec.name!r} gives"
+            told = f"{what} does not take what model {spec.name!r} gives"
             raise ModelError(f"{told}: {describe_error(error)}") from error
+        return self._labels is not None and len(shape) == 2 and shape[1] >= max(2, dataset.classes)
 
 
 def trace_norm_sums(model: nn.Module, image: torch.Tensor) -> tuple[NormSum, ...]:

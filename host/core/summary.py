@@ -28,7 +28,7 @@ class Summary(Renamed, frozen=True):
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
     `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone.
     `accuracy` is null if no round has ended, or records have no classes; `metrics` are the job's others, after the last
-    round. `failures` are those of the user's own code, at most 33 different ones: a
+    round, null where one is no finite number. `failures` are those of the user's own code, at most 33 different ones: a
     run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions that were
     refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
     in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be by
@@ -69,7 +69,7 @@ class Summary(Renamed, frozen=True):
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
     device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
     sampling: SamplingRecord | None = None
-    metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    metrics: dict[str, float | None] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
@@ -112,7 +112,7 @@ def summarise(rounds: Iterable[RoundRecord], mode: str | None = None, **facts: A
         clock=stats.last.clock if stats.last else "",
         rounds=stats.rounds,
         accuracy=stats.last.accuracy if stats.last and not math.isnan(stats.last.accuracy) else None,
-        metrics=stats.last.metrics if stats.last else {},
+        metrics={k: v if math.isfinite(v) else None for k, v in stats.last.metrics.items()} if stats.last else {},
         samples=stats.samples,
         device_seconds=stats.device_seconds,
         records_per_device_second=stats.records_per_device_second,

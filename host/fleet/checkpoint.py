@@ -27,7 +27,7 @@ FORMAT = 1
 _REMEDY = "restore the file from a copy, or remove it to begin again from the first round"
 # What may change between a run and its resumption: nothing here moves a weight or a device second. What the planner has
 # decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
-_FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog", "planner", "on_failure", "name", "track"}
+_FREE_JOB_KEYS = {"metrics", "rounds", "target", "checkpoint", "watchdog", "planner", "on_failure", "name", "track"}
 _FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory", "samplers", "calibrate"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
@@ -56,9 +56,9 @@ class Checkpoint:
 def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: Any) -> str:
     """Return the hash of everything that decides a run's trajectory.
 
-    Left out is what may change before a run is resumed: its name, trackers, rounds, target, checkpoints, watchdog,
-    planner, what a failure of the user's code does, ports, where virtual machines run, how much DRAM they have and how
-    many of them count steps.
+    Left out is what may change before a run is resumed: its name, trackers, metrics, rounds, target, checkpoints,
+    watchdog, planner, what a failure of the user's code does, ports, where virtual machines run, how much DRAM they
+    have and how many of them count steps.
 
     Args:
         array: the devices.
@@ -78,6 +78,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         excluded["communication"] = True
     elif job.communication.predictor == "model":
         excluded["communication"] = {"predictor"}
+    excluded |= {"loss": True} if job.loss is None else {}
+    excluded |= {"data": {"input"}} if job.data.input is None else {}
     if getattr(job.strategy, "update_norm", None) is None:
         excluded["strategy"] = {"update_norm"}
     excluded["sync"] = ({"max_host_share": True} if job.sync.max_host_share == 1 else {}) | (

@@ -62,7 +62,7 @@ class Laboratory:
     def corrupt_shard(self, number: int) -> None:
         """Flip one bit of an image."""
         path = self._records[number].path
-        member = list_archive(path)["images.npy"]
+        member = list_archive(path)["image.npy"]
         with open(path, "r+b") as stream:
             stream.seek(member.offset + member.size // 2)
             byte = stream.read(1)[0]

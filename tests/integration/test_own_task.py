@@ -53,6 +53,18 @@ def breaks_in_training(outputs, batch):
 
 def bias(outputs, batch):
     return (outputs - batch["y"]).mean()
+
+
+def nothing(outputs, batch):
+    pass
+
+
+def accuracy(outputs, batch):
+    return 1.0
+
+
+def sometimes(outputs, batch):
+    return float("nan") if len(outputs) > 1 else 0.0
 """
 LANGUAGE: dict[str, Any] = {
     "model": "net.py:TinyLanguageModel",
@@ -123,6 +135,24 @@ def test_a_table_with_a_loss_and_a_metric_of_ones_own_goes_on_as_it_would_have(o
     own.assert_clean()
 
 
+def test_a_metric_that_is_no_number_and_labels_without_logits_leave_a_run_that_can_be_read(
+    own: Workshop, csd_emu: Command
+) -> None:
+    tokens = np.load(own.folder / "table.npz")
+    np.savez(own.folder / "table.npz", x=tokens["x"], y=(tokens["y"] > 0).astype(np.int64))
+    job = TABLE | {"loss": "binary_cross_entropy", "metrics": ["net.py:sometimes"], "rounds": 1}
+    summary = train(own, csd_emu, job)
+    assert (summary["accuracy"], summary["metrics"]) == (None, {"sometimes": None})
+    shown = csd_emu("runs", "--runs", own.runs, "--json").out
+    assert "finished" in shown
+    assert csd_emu("report", own.run_directory()).code == 0
+    done = csd_emu("run", "--resume", own.run_directory())
+    assert "this run has finished" in done.out, done.err
+    tables = csd_emu("runs", "export", own.run_directory(), "--output", own.folder / "tables")
+    assert tables.code == 0, tables.err
+    own.assert_clean()
+
+
 def test_a_loss_that_fails_in_a_drive_is_named_with_its_line_and_the_drive(own: Workshop, csd_emu: Command) -> None:
     job = own.write("job.yaml", TABLE | {"loss": "net.py:breaks_in_training"})
     done = csd_emu("run", job, "--array", own.array, "--runs", own.runs)
@@ -150,7 +180,13 @@ def test_a_loss_that_fails_in_a_drive_is_named_with_its_line_and_the_drive(own: 
         (LANGUAGE | {"model": "net.py:table_net"}, "does not take"),
         (LANGUAGE | {"model_arguments": {"tokens": 4}}, "index out of range"),
         ({"metrics": ["net.py:bias", "net.py:bias"]}, "metrics: bias is named twice; leave one out"),
-        ({"target": {"accuracy": 0.9}}, "has no class numbers, so no accuracy; leave it out"),
+        ({"target": {"accuracy": 0.9}}, "so there is no accuracy; leave it out"),
+        ({"metrics": ["perplexity"]}, "loss: next_token is of the field tokens"),
+        (
+            {"metrics": ["net.py:nothing"]},
+            "metric 'nothing' does not take what model",
+        ),
+        ({"metrics": [{"name": "net.py:bias"}, "net.py:accuracy"]}, "metrics: accuracy is a figure of every round"),
         ({"metrics": ["perplexty"]}, "did you mean 'perplexity'"),
         (
             SYNC | {"placement": "1"},

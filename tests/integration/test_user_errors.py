@@ -149,7 +149,7 @@ def test_a_builder_that_fails_in_the_drives_alone(up: Up) -> None:
 
 def test_an_output_of_the_wrong_shape_names_what_was_done_with_it(up: Up) -> None:
     done, directory = up.train(model_arguments={"where": "shape", "after": 3})
-    check(done, directory, "model", "functional.cross_entropy(self.model(", "ValueError: Expected input batch_size")
+    check(done, directory, "model", "self._functional.cross_entropy(", "ValueError: Expected input batch_size")
 
 
 def test_a_model_that_exits_is_a_failure_and_no_lost_drive(up: Up) -> None:

@@ -18,6 +18,7 @@ from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from firmware_agent.common.wire import AnyFrame
 from host.core.evaluation import NormSum, Structure
+from host.core.learning.judgement import Judgement
 from host.training.sync.exchange.step_extension import part_sizes
 from host.training.sync.server_model.server_model import ServerModel
 from tests.support.fakes import Answer
@@ -69,8 +70,8 @@ class NetEvaluator:
     def norm_sums(self, frame: Job) -> Sequence[NormSum]:
         return ()  # these drives add nothing up
 
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        return 0.0, 0.0
+    def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
+        return Judgement(0.0, 0.0)
 
 
 def make_server_model(layer: str, batch_norm: str = "device") -> Callable[[dict[str, Array]], ServerModel]:

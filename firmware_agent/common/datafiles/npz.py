@@ -27,8 +27,8 @@ from firmware_agent.common.datafiles.record_set import (
 )
 from firmware_agent.common.errors import DataError
 
-# Names by which people keep images and labels.
-_IMAGES, _LABELS = ("images", "image", "x"), ("labels", "label", "y")
+# Names by which people keep labelled images; in a file with the first, no other array is read.
+_IMAGES, _MAYBE_IMAGES = ("images", "labels"), ("x", "y")
 # What is held out is called so, what is trained on plainly, or so.
 _HELD_OUT, _TRAINED = re.compile(r"test_(.+)|(.+)_test"), re.compile(r"train_(.+)|(.+)_train")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -62,11 +62,11 @@ def open_file(path: Path) -> RecordSource:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy"): info for name, info in archive.NameToInfo.items()}
-            check_names(path, members)
-            for name, info in members.items():
+            wanted = wanted_names(path, members)
+            for name, info in ((name, members[name]) for name in wanted):
                 if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise DataError(f"{path}: {name} is packed as numpy never does; write it with numpy.savez")
-            arrays = {name: _array(path, archive, info) for name, info in members.items()}
+            arrays = {name: _array(path, archive, members[name]) for name in wanted}
     except _UNREADABLE as error:
         raise DataError(f"{path}: is no readable npz file ({error}); write it again with numpy.savez") from error
     return make_source("npz", path, arrays)
@@ -83,34 +83,51 @@ def make_source(kind: str, path: Path, arrays: dict[str, npt.NDArray[Any]]) -> R
     train: dict[str, npt.NDArray[Any]] = {}
     held_out: dict[str, npt.NDArray[Any]] = {}
     for name, array in arrays.items():
-        part, found = (held_out, found) if (found := _HELD_OUT.fullmatch(name)) else (train, _TRAINED.fullmatch(name))
-        part[next(filter(None, found.groups())) if found else name] = array
+        part, field = _part_of(name)
+        of = held_out if part == _HELD_OUT else train
+        if field in of:
+            raise DataError(f"{path}: {name} is the field {field}, and there is another of that name; leave one out")
+        of[field] = array
     return RecordSource(kind, _records(path, train), _records(path, held_out) if held_out else None)
 
 
-def check_names(path: Path, names: Collection[str]) -> None:
-    """Return if arrays of a file may be fields of records, by their number and names.
+def wanted_names(path: Path, names: Collection[str]) -> list[str]:
+    """Return which arrays of a file are fields of records: of labelled images no others, else all.
 
     Raises:
-        DataError: they may not.
+        DataError: by their number or names they may not be.
     """
+    images = [name for name in names if _part_of(name)[1] in _IMAGES]
+    if {_part_of(name)[1] for name in images} == set(_IMAGES):
+        return images
     if len(names) > 2 * MOST_FIELDS:
         raise DataError(f"{path}: holds {len(names)} arrays; records have at most {MOST_FIELDS} fields, one array each")
     if wrong := [name for name in names if not _NAME.fullmatch(name)]:
         raise DataError(f"{path}: {wrong[0][:80]!r} is no name of a field; use letters, digits, - and _")
+    return list(names)
+
+
+def _part_of(name: str) -> tuple[re.Pattern[str], str]:
+    """Return whether an array is held out or trained on, and of which field it is."""
+    part = _HELD_OUT if _HELD_OUT.fullmatch(name) else _TRAINED
+    found = part.fullmatch(name)
+    return part, next(filter(None, found.groups())) if found else name
 
 
 def _records(path: Path, fields: dict[str, npt.NDArray[Any]]) -> RecordSet:
-    images_name, labels_name = (next((name for name in names if name in fields), "") for names in (_IMAGES, _LABELS))
-    if images_name and labels_name and (images_name != "x" or _are_images(fields["x"], fields[labels_name])):
-        images = check_images(fields[images_name], f"{path}: {images_name}")
-        labels = check_labels(fields[labels_name], len(images), f"{path}: {labels_name}")
-        return RecordSet.of_images(images, labels, (path,))
+    for images_name, labels_name in (_IMAGES, _MAYBE_IMAGES):
+        if fields.keys() == {images_name, labels_name} and (
+            images_name != "x" or _are_images(fields["x"], fields["y"])
+        ):
+            images = check_images(fields[images_name], f"{path}: {images_name}")
+            labels = check_labels(fields[labels_name], len(images), f"{path}: {labels_name}")
+            return RecordSet.of_images(images, labels, (path,))
     return RecordSet(check_fields(fields, str(path)), (path,))
 
 
 def _are_images(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> bool:
-    return values.ndim in (3, 4) and values.dtype in (np.uint8, np.float32) and labels.dtype.kind in "iu"
+    whole = labels.dtype.kind in "iu" and labels.size == len(labels)
+    return whole and values.ndim in (3, 4) and values.dtype in (np.uint8, np.float32)
 
 
 def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""RecordSet, wherever they lie: named tensors of any shape; those that lie in many files are read when asked for."""
+"""Records, wherever they lie: named tensors of any shape; those that lie in many files are read when asked for."""
 
 from __future__ import annotations
 
@@ -223,7 +223,8 @@ def check_labels(labels: npt.NDArray[Any], samples: int, where: str) -> npt.NDAr
         raise DataError(f"{where}: labels of shape {labels.shape} do not fit {samples} images; give one for each")
     if int(labels.min()) < 0 or int(labels.max()) >= MOST_CLASSES:
         wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
-        raise DataError(f"{where}: label {wrong} is out of range; class numbers go from 0 to {MOST_CLASSES - 1}")
+        raise DataError(f"{where}: label {wrong} is out of range; class numbers go from 0 to {MOST_CLASSES - 1}; store "
+                        "values to regress on as float32")  # fmt: skip
     return labels.reshape(samples).astype(np.int64)
 
 
@@ -237,13 +238,23 @@ def check_fields(fields: Mapping[str, npt.NDArray[Any]], where: str) -> Mapping[
         raise DataError(f"{where}: has {len(fields)} arrays; records have 1 to {MOST_FIELDS} fields, one array each")
     first, *_ = fields
     for name, column in fields.items():
-        if column.ndim == 0 or 0 in column.shape or column.dtype.kind not in "biuf":
-            raise DataError(f"{where}: {name} is {column.dtype} of shape {column.shape}; give (records, ...) numbers")
+        if column.ndim == 0 or 0 in column.shape or column.dtype.kind not in "biuf" or column.dtype.itemsize > 8:
+            told = f"{name} is {column.dtype} of shape {column.shape}"
+            raise DataError(f"{where}: {told}; give (records, ...) numbers of at most 8 bytes")
         if len(column) != len(fields[first]):
             raise DataError(
                 f"{where}: {name} has {len(column)} records, {first} has {len(fields[first])}; give all fields one "
                 "length, and call what is held out test_NAME"
             )
-    if (labels := labels_of(fields)) is not None:
-        return {**fields, target_of(fields) or LABEL: check_labels(labels, len(labels), where)}
-    return fields
+    plain = {name: column.astype(kind) if (kind := _plain(column.dtype)) else column for name, column in fields.items()}
+    target = target_of(plain) or ""
+    if target in plain and plain[target].dtype.kind == "i" and plain[target].size == len(plain[target]):
+        plain[target] = check_labels(plain[target].reshape(-1), len(plain[target]), where)
+    return plain
+
+
+def _plain(dtype: np.dtype[Any]) -> str | None:
+    """Return what values must become that torch does not compute with; None if it does."""
+    if dtype.kind == "u" and dtype.itemsize > 1:
+        return "=i4" if dtype.itemsize == 2 else "=i8"
+    return None if dtype.isnative else dtype.newbyteorder("=").str

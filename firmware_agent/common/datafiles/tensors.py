@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.common.datafiles.npz import check_names, make_source
+from firmware_agent.common.datafiles.npz import make_source, wanted_names
 from firmware_agent.common.datafiles.record_set import RecordSource
 from firmware_agent.common.errors import DataError
 
@@ -47,10 +47,10 @@ def open_file(path: Path) -> RecordSource:
         header = file.read(length)
     try:
         entries = msgspec.json.decode(header, type=dict[str, Any])
-        tensors = {name: msgspec.convert(entry, _Tensor) for name, entry in entries.items() if name != _METADATA}
+        entries.pop(_METADATA, None)
+        tensors = {name: msgspec.convert(entries[name], _Tensor) for name in wanted_names(path, entries)}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path}: its header cannot be read ({error}); write it again") from error
-    check_names(path, tensors)
     begins = _LENGTH_BYTES + length
     return make_source(
         "safetensors", path, {name: _map(path, name, tensor, begins, size) for name, tensor in tensors.items()}

@@ -56,8 +56,9 @@ class CrossEntropy(_Loss):
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
         """Return the mean."""
+        wanted = target(batch)
         found: Tensor = self._functional.cross_entropy(
-            outputs, target(batch).long(), label_smoothing=self._label_smoothing
+            outputs, wanted if wanted.is_floating_point() else wanted.long(), label_smoothing=self._label_smoothing
         )
         return found
 
@@ -91,8 +92,15 @@ class NextToken(_Loss):
     """What a language model learns: each token from those before it, of the field ``tokens``."""
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
-        """Return the mean over all places but the last."""
-        tokens = batch["tokens"]
+        """Return the mean over all places but the last.
+
+        Raises:
+            ModelError: records have no field of that name.
+        """
+        if (tokens := batch.get("tokens")) is None:
+            raise ModelError(
+                f"loss: next_token is of the field tokens, and records have {', '.join(batch)}; call it so"
+            )
         found: Tensor = self._functional.cross_entropy(outputs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long())
         return found
 

@@ -137,7 +137,7 @@ class UserSection(Config):
     name: str = Field(
         min_length=1,
         json_schema_extra=lambda schema: schema.update(
-            {"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in, *LOSS.built_in]}}
+            {"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in, *LOSS.built_in, *METRIC.built_in]}}
         ),
     )
 

@@ -47,7 +47,7 @@ def make_charts(
         *line("host and chassis", "host_watts", "s7", fill="stacked"),
     ]
     cost = line("wall seconds that one array second took", "wall_per_array_second", "s4", dash="dash")
-    losses = "above: share of held-out records; below: mean cross-entropy"
+    losses = "above: share of held-out records; below: mean loss"
     sizes = list(_draw_batches(curves, batches, hidden))
     note = f" {hidden:,} more drives lie between largest and smallest." if hidden else ""
     array_rate = line("array, link and waiting included", "array_rate", "s1")

@@ -65,7 +65,7 @@ def write_tables(runs: Sequence[RunData], folder: Path, kind: Literal["csv", "pa
 
 def _write_csv(rows: Rows, path: Path) -> None:
     with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
 
@@ -74,7 +74,8 @@ def _write_parquet(rows: Rows, path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    columns = dict.fromkeys(key for row in rows for key in row)
+    parquet.write_table(pyarrow.Table.from_pylist([dict.fromkeys(columns) | row for row in rows]), path)
 
 
 def _round_row(record: RoundRecord) -> dict[str, Any]:

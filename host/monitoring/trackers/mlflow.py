@@ -14,9 +14,9 @@ from host.monitoring.trackers.tracker import TrackedRun
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# MLflow refuses longer values, and more parameters or metrics in one message.
+# MLflow refuses longer values, and more entries in one message.
 _MOST_CHARACTERS = 500
-_MOST_AT_ONCE = 100
+_MOST_AT_ONCE = {"params": 100, "metrics": 1000}
 # Metrics wait so long for later ones: together they cost MLflow's file store half as much.
 _WAIT_SECONDS = 2.0
 
@@ -50,7 +50,7 @@ class MlflowTracker:
         self._send("params", [Param(key, value[:_MOST_CHARACTERS]) for key, value in run.parameters.items()])
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Log metrics, with those that wait or to wait for later ones."""
+        """Log metrics and those that wait; or have them wait for the next ones, or for the run's end."""
         from mlflow.entities import Metric
 
         now = time.time()
@@ -67,5 +67,5 @@ class MlflowTracker:
         self._client.set_terminated(self._run)
 
     def _send(self, kind: str, entries: Any) -> None:
-        for begin in range(0, len(entries), _MOST_AT_ONCE):
-            self._client.log_batch(self._run, **{kind: entries[begin : begin + _MOST_AT_ONCE]})
+        for begin in range(0, len(entries), most := _MOST_AT_ONCE[kind]):
+            self._client.log_batch(self._run, **{kind: entries[begin : begin + most]})

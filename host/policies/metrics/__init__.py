@@ -11,9 +11,11 @@ from host.config.plugins.kinds import METRIC
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import MetricSection, UserSection
 from host.core.learning.judgement import HeldOutMetric
+from host.core.records import RoundRecord
 
 __all__ = ["make_metrics"]
 
+_TAKEN = {*RoundRecord.__struct_fields__, "samples", "joules", "loss", "figure", "run", "gain", "metered", "sending"}
 _USUAL = {"next_token": "perplexity", "mean_squared_error": "mean_absolute_error"}
 
 
@@ -28,7 +30,7 @@ def make_metrics(
         loss: name of the job's.
 
     Raises:
-        PluginError: two have one name.
+        PluginError: two have one name, or one the name of a figure that every round has.
     """
     if sections is None:
         return {_USUAL[loss]: METRIC.load(_USUAL[loss])} if loss in _USUAL else {}
@@ -37,6 +39,8 @@ def make_metrics(
         name = section.name.rpartition(":")[2]
         if name in made:
             raise PluginError(f"metrics: {name} is named twice; leave one out")
+        if name in _TAKEN:
+            raise PluginError(f"metrics: {name} is a figure of every round; give the function another name")
         if isinstance(section, UserSection):
             plugin = plugins[section.name]
             made[name] = plugin.make if isinstance(plugin.target, type) else partial(MeanOf, plugin)

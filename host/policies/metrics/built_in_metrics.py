@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from firmware_agent.common.errors import ModelError
 from firmware_agent.common.losses.built_in_losses import NextToken, target
 from host.config.plugins.kinds import METRIC
 
@@ -51,7 +52,7 @@ class MeanAbsoluteError(_Mean):
     def update(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> None:
         """Take in outputs."""
         wanted = target(batch)
-        self._add(float((outputs.reshape(wanted.shape) - wanted).abs().mean()), len(wanted))
+        self._add(float((outputs.reshape(wanted.shape) - wanted.to(outputs.dtype)).abs().mean()), len(wanted))
 
 
 @METRIC.register("top_5_accuracy", "Share of records whose class is among the five largest logits.")
@@ -61,5 +62,7 @@ class TopFiveAccuracy(_Mean):
     def update(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> None:
         """Take in (records, classes) logits."""
         labels = target(batch)
+        if labels.ndim != 1 or labels.is_floating_point():
+            raise ModelError("metrics: top_5_accuracy is of class numbers, one for each record; leave it out")
         right = (outputs.topk(min(5, outputs.shape[1]), 1).indices == labels[:, None]).any(1)
         self._add(float(right.float().mean()), len(labels))

@@ -27,7 +27,8 @@ _PATTERNS = ("", "/", "\\", "x", "|", "+", "-")
 def progress_charts(rounds: Sequence[RoundRecord], target: float | None) -> list[Chart]:
     """Return accuracy and loss over the rounds, and over the array's seconds."""
     clock, last = RunStats.of(rounds).clock, rounds[-1]
-    told = f"accuracy {last.accuracy:.4f} and loss {format_number(last.test_loss)} after round {last.round}"
+    accuracy = "no accuracy" if math.isnan(last.accuracy) else f"accuracy {last.accuracy:.4f}"
+    told = f"{accuracy} and loss {format_number(last.test_loss)} after round {last.round}"
 
     def panes(place: Callable[[RoundRecord], float]) -> list[Pane]:
         values = [(place(record), progress_values(record)) for record in rounds]
@@ -37,7 +38,7 @@ def progress_charts(rounds: Sequence[RoundRecord], target: float | None) -> list
         Chart(
             name="progress-rounds",
             title="Accuracy and loss over rounds",
-            caption="Accuracy (0 to 1) and mean cross-entropy of the host's weights on held-out records; training loss "
+            caption="Accuracy (0 to 1) and mean loss of the host's weights on held-out records; training loss "
             "over the records trained on." + (f" Thin line: the target, {target:g}." if target is not None else ""),
             told=f"Accuracy and loss over rounds: {told}.",
             x_title="round",

@@ -105,7 +105,7 @@ LIES: list[tuple[Reason, dict[str, Any]]] = [
     (Reason.SECONDS, {"seconds": PhaseSeconds(1e12)}),
     (Reason.NORM, {"norm": 100.0}),
     (Reason.LOSS, {"loss": math.nan}),
-    (Reason.LOSS, {"loss": -1.0}),
+    (Reason.LOSS, {"loss": -1e30}),
     (Reason.LOSS, {"loss": 1e30}),
     (Reason.REPORT, {"peak_memory_bytes": 2**53}),
     (Reason.REPORT, {"read_bytes": 2**53}),

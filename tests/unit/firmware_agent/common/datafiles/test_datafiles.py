@@ -386,3 +386,35 @@ class TestImages:
         )
         with pytest.raises(DataError, match="no readable image"):
             open_source(tmp_path)
+
+
+def fields_of(folder: Path, **arrays: Array) -> dict[str, Array]:
+    np.savez(folder / "x.npz", **arrays)
+    return {name: np.asarray(column) for name, column in open_source(folder / "x.npz").train.fields.items()}
+
+
+def test_records_of_any_form_are_fields(tmp_path: Path) -> None:
+    tokens, target = np.arange(12).reshape(4, 3).astype(np.uint16), np.zeros((4, 5, 5), np.float32)
+    found = fields_of(tmp_path, train_tokens=tokens, target=target, test_tokens=tokens[:2], target_test=target[:2])
+    assert {name: (column.dtype.str, column.shape) for name, column in found.items()} == {
+        "tokens": ("<i4", (4, 3)),
+        "target": ("<f4", (4, 5, 5)),
+    }
+    held_out = open_source(tmp_path / "x.npz").held_out
+    assert held_out is not None
+    assert (len(held_out), list(held_out.fields)) == (2, ["tokens", "target"])
+    assert fields_of(tmp_path, x=tokens.astype(">f8"), y=np.ones((4, 1), np.int64))["x"].dtype.str == "<f8"
+    labels = fields_of(tmp_path, x=tokens, y=np.ones((4, 1), np.int64))["y"]
+    assert (labels.dtype, labels.shape) == (np.int64, (4,))
+    assert fields_of(tmp_path, image=target, label=np.ones((4, 5, 5), np.int64))["label"].shape == (4, 5, 5)
+
+
+def test_beside_labelled_images_no_other_array_is_read(tmp_path: Path) -> None:
+    images, labels = noise(6)
+    found = fields_of(tmp_path, images=images, labels=labels, names=np.array(["a", "b"]), version=np.int64(3))
+    assert list(found) == ["image", "label"]
+
+
+def test_one_field_under_two_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is the field x, and there is another of that name; leave one out"):
+        fields_of(tmp_path, x=LABELS, x_train=LABELS)
