@@ -221,7 +221,7 @@ async def test_a_corrupted_shard_is_named_in_the_devices_last_words(lab: Laborat
     lab.corrupt_shard(0)
     async with lab.fleet() as fleet:
         handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
-        with pytest.raises(DeviceLost, match=r"csd-00(?s:.*)images\.npy does not match its sha256"):
+        with pytest.raises(DeviceLost, match=r"csd-00(?s:.*)image\.npy does not match its sha256"):
             await lab.ready(handle, fleet)
         assert fleet.sessions() == {}
 
