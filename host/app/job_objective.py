@@ -42,13 +42,14 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
     Raises:
         ConfigurationError: the data do not say it, or the job cuts a model that has another loss than that of classes.
     """
-    if loss is not None:
-        name = loss.name if ":" in loss.name else LOSS.find_entry_point(loss.name)
-        found = with_loss(dataset, ShippedCode(name, loss.source, plain_options(loss.options)))
-    elif job.loss is not None:
-        found = with_loss(dataset, ShippedCode(job.loss.name, None, plain_options(job.loss.options)))
-    else:
+    named = loss or job.loss
+    if named is None:
         found = default_objective(dataset)
+    else:
+        own = loss is not None and ":" not in loss.name
+        name = LOSS.find_entry_point(named.name) if own else named.name
+        source = None if loss is None else loss.source
+        found = with_loss(dataset, ShippedCode(name, source, plain_options(named.options)))
     if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
         raise ConfigurationError(
             f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "

@@ -178,8 +178,9 @@ class Evaluator:
         with torch.inference_mode():
             outputs = self._model(self._objective.inputs(batch))
             loss = float(self._objective.loss_of(outputs, batch))
+            fields = {field: torch.from_numpy(column) for field, column in batch.items()}
             for metric in metrics:
-                metric.update(outputs, {name: torch.from_numpy(column) for name, column in batch.items()})
+                metric.update(outputs, fields)
             if self._labels is None or not self._classifies:
                 return math.nan, loss
             return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss
@@ -212,9 +213,10 @@ class Evaluator:
         try:
             with torch.inference_mode():
                 self._objective.loss_of(outputs, batch)
+                fields = {name: torch.from_numpy(column) for name, column in batch.items()}
                 for name, make in self._metrics.items():
                     what, metric = f"metric {name!r}", make()
-                    metric.update(outputs, {name: torch.from_numpy(column) for name, column in batch.items()})
+                    metric.update(outputs, fields)
                     float(metric.compute())
         except CsdError:
             raise

@@ -12,6 +12,7 @@ from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import MetricSection, UserSection
 from host.core.learning.judgement import HeldOutMetric
 from host.core.records import RoundRecord
+from host.policies.metrics.built_in_metrics import Mean
 
 __all__ = ["make_metrics"]
 
@@ -49,19 +50,15 @@ def make_metrics(
     return made
 
 
-class MeanOf:
+class MeanOf(Mean):
     """The mean over records of a function of the user's, of outputs and batch, that returns the mean over a batch."""
 
     def __init__(self, plugin: Plugin) -> None:
         """Begin with nothing."""
-        self._plugin, self._sum, self._records = plugin, 0.0, 0
+        super().__init__()
+        self._plugin = plugin
 
     def update(self, outputs: Any, batch: Mapping[str, Any]) -> None:
         """Take in a batch."""
-        count = len(next(iter(batch.values())))
-        self._sum += float(self._plugin.target(outputs, batch, **self._plugin.options)) * count
-        self._records += count
-
-    def compute(self) -> float:
-        """Return the mean."""
-        return self._sum / self._records
+        mean = float(self._plugin.target(outputs, batch, **self._plugin.options))
+        self.add(mean, len(next(iter(batch.values()))))

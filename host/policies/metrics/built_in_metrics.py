@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Mean:
+class Mean:
+    """The mean over records of what batches have as theirs."""
+
     def __init__(self) -> None:
+        """Begin with nothing."""
         self._sum, self._count = 0.0, 0
 
-    def _add(self, mean: float, count: int) -> None:
+    def add(self, mean: float, count: int) -> None:
+        """Take in a batch of so many records."""
         self._sum, self._count = self._sum + mean * count, self._count + count
 
     def compute(self) -> float:
@@ -27,7 +31,7 @@ class _Mean:
 
 
 @METRIC.register("perplexity", "Of a language model: e to the mean cross-entropy of a next token.")
-class Perplexity(_Mean):
+class Perplexity(Mean):
     """``exp(H)``, H in nats over all places but the last."""
 
     def __init__(self) -> None:
@@ -37,7 +41,7 @@ class Perplexity(_Mean):
 
     def update(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> None:
         """Take in (records, places, tokens) logits."""
-        self._add(float(self._loss(outputs, batch)), len(outputs))
+        self.add(float(self._loss(outputs, batch)), len(outputs))
 
     def compute(self) -> float:
         """Return it; infinite where it is too large for a number."""
@@ -46,17 +50,17 @@ class Perplexity(_Mean):
 
 
 @METRIC.register("mean_absolute_error", "Of as many outputs as the target has values.")
-class MeanAbsoluteError(_Mean):
+class MeanAbsoluteError(Mean):
     """``mean |y - f(x)|``."""
 
     def update(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> None:
         """Take in outputs."""
         wanted = target(batch)
-        self._add(float((outputs.reshape(wanted.shape) - wanted.to(outputs.dtype)).abs().mean()), len(wanted))
+        self.add(float((outputs.reshape(wanted.shape) - wanted.to(outputs.dtype)).abs().mean()), len(wanted))
 
 
 @METRIC.register("top_5_accuracy", "Share of records whose class is among the five largest logits.")
-class TopFiveAccuracy(_Mean):
+class TopFiveAccuracy(Mean):
     """0 to 1."""
 
     def update(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> None:
@@ -65,4 +69,4 @@ class TopFiveAccuracy(_Mean):
         if labels.ndim != 1 or labels.is_floating_point():
             raise ModelError("metrics: top_5_accuracy is of class numbers, one for each record; leave it out")
         right = (outputs.topk(min(5, outputs.shape[1]), 1).indices == labels[:, None]).any(1)
-        self._add(float(right.float().mean()), len(labels))
+        self.add(float(right.float().mean()), len(labels))
