@@ -13,6 +13,7 @@ from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
 from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
+from host.config.partition_section import Partition
 from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY, TRACKER
 from host.config.plugins.plugin_section import LossSection, MetricSection, StrategySection, TunerSection
@@ -22,12 +23,6 @@ from host.core.plain_text import plain_name
 
 if TYPE_CHECKING:
     from firmware_agent.common.shipped_code import ShippedCode
-
-
-class Partition(Config):
-    """How records are dealt out to the drives: `dirichlet` concentration (non-IID), or evenly at random if null."""
-
-    dirichlet: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
 
 
 class DataSection(Config):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,11 @@ from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.shard import REMEDY, open_shard, write_shard
 from host.config.job_file import DataSection
+from host.config.plugins.plugin_loading import Plugin
 from host.core.datasets import Dataset, load_dataset
-from host.core.partition import Indices, partition_dirichlet, partition_evenly
+from host.core.held_records import HeldRecords, count_held
+from host.core.partition import Indices
+from host.fleet.record_split import RecordSplit
 
 # A random sample of fewer has a direction of its own (see `host.training.sync.gradient_direction`).
 LEAST_ALIKE = 256
@@ -42,14 +46,39 @@ class ShardAssignment:
     private: list[Indices]
     public: Indices
 
+    @property
+    def sha256(self) -> str:
+        """Hash of all of it."""
+        parts = [*self.private, self.public]
+        lengths = np.array([len(part) for part in parts], np.int64)
+        return hashlib.sha256(np.concatenate([lengths, *parts]).astype("<i8").tobytes()).hexdigest()
 
-def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int) -> ShardAssignment:
+    def count(self, dataset: Dataset, nodes: Sequence[Device]) -> HeldRecords:
+        """Return what each drive to which private records of the data set were dealt holds."""
+        private = {node.name: part for node, part in zip(nodes, self.private, strict=True) if gets_private(node)}
+        left_out = len(dataset) - len(self.public) - sum(map(len, private.values())) if private else 0
+        public = len(self.public)
+        return count_held(list(private), list(private.values()), dataset.labels, dataset.class_names, public, left_out)
+
+
+def deal_out(
+    dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int, own: Plugin | None = None
+) -> ShardAssignment:
     """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
 
     The host, if it is among the nodes, holds public records alone; drives with records in place get none.
 
+    Args:
+        dataset: what is dealt out.
+        data: how.
+        nodes: to whom.
+        seed: of the deal.
+        own: the function of the user's that `data` names, loaded.
+
     Raises:
-        DataError: there are fewer private records than drives, or no public one and the host trains.
+        DataError: there are fewer private records than drives, or no public one and the host trains, or they do not fit
+            to what is asked for.
+        PluginError: the user's function failed, or returned what cannot be.
     """
     drives = [node for node in nodes if gets_private(node)]
     generator = np.random.default_rng([seed, len(drives)])
@@ -64,14 +93,8 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
     private = np.setdiff1d(np.arange(count), public)
     parts = [np.empty(0, np.int64)] * len(drives)
     if len(private) and drives:
-        if (concentration := data.partition.dirichlet) is None:
-            dealt = partition_evenly(len(private), len(drives), generator)
-        elif dataset.labels is None:
-            raise DataError(
-                f"data.partition.dirichlet: {dataset.name} has no class numbers to deal out by; leave it out"
-            )
-        else:
-            dealt = partition_dirichlet(dataset.labels[private].astype(np.int64), len(drives), concentration, generator)
+        fields = {name: column[private] for name, column in dataset.fields.items()} if pool else dataset.fields
+        dealt = RecordSplit(data.partition, own).deal(replace(dataset, fields=fields), len(drives), generator)
         parts = [private[part] for part in dealt]
     own = iter(parts)
     return ShardAssignment([next(own) if gets_private(node) else np.empty(0, np.int64) for node in nodes], public)
@@ -79,7 +102,7 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
 
 def dealt_alike(nodes: Sequence[Device], data: DataSection, sizes: Sequence[int]) -> bool:
     """Return whether all nodes' records are a fair sample of one data set: `LEAST_ALIKE` or more each, at random."""
-    dealt = data.partition.dirichlet is None and all(node.data is None for node in nodes)
+    dealt = not data.partition.ways and all(node.data is None for node in nodes)
     return dealt and min(sizes, default=0) >= LEAST_ALIKE
 
 
@@ -95,6 +118,7 @@ def write_shards(
     folder: Path,
     dataset: Dataset | None = None,
     among: Sequence[Device] | None = None,
+    dealt: ShardAssignment | None = None,
 ) -> list[ShardRecord]:
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
@@ -108,13 +132,14 @@ def write_shards(
         folder: of the devices' folders.
         dataset: that `data` names, if it was loaded already.
         among: drives of other servers too, among which records are dealt out; None for `devices` alone.
+        dealt: which records lie where, if that was decided already.
 
     Raises:
         DataError: the data set is unknown or too small.
     """
     dataset = load_dataset(data.source, seed) if dataset is None else dataset
     nodes = devices if among is None else among
-    dealt = deal_out(dataset, data, nodes, seed)
+    dealt = deal_out(dataset, data, nodes, seed) if dealt is None else dealt
     own = dict(zip((node.name for node in nodes), dealt.private, strict=True))
     records = []
     make_folder(folder, shared_mode())
