@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from host.app.array_actions import StatusReport, SweepReport
     from host.app.inject_fault import InjectReport
     from host.app.validation import ValidationReport
+    from host.core.held_records import HeldRecords
+
+_MOST_ROWS = 40
 
 
 def up(
@@ -204,8 +207,23 @@ def print_validation(report: ValidationReport) -> None:
     if report.job is not None:
         tried = "" if report.built else "; your own code was not run: --build imports and tries it"
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}")
+    if report.records is not None and report.records.private:
+        print_held(report.records)
     for xml in report.domains.values():
         print_line(xml)
+
+
+def print_held(held: HeldRecords) -> None:
+    """Print a table of the private records of each drive."""
+    table = Table("drive", "records", *(["of class: records"] if held.classes else []), title="private records")
+    for name, row in list(zip(held.drives, held.counts, strict=True))[:_MOST_ROWS]:
+        parts = ", ".join(f"{kind}: {count}" for kind, count in zip(held.classes, row, strict=False) if count)
+        table.add_row(name, str(sum(row)), *([parts] if held.classes else []))
+    console.print(table)
+    if (hidden := len(held.drives) - _MOST_ROWS) > 0:
+        console.print(f"{hidden} more drives are not shown")
+    if held.left_out:
+        console.print(f"{held.left_out} records are on no drive")
 
 
 def inject(

@@ -64,7 +64,7 @@ METRIC = Registry(
     by_path=True,
 )
 PARTITION = Registry(
-    word="partition",
+    word="data.partition",
     group="csd_emu.partitions",
     package="host.core.partition",
     needed=(),
