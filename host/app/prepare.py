@@ -37,7 +37,6 @@ from host.core.device_time import (
     table_models,
 )
 from host.core.evaluation import Evaluator
-from host.core.held_records import HeldRecords
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
 from host.core.table_plan import plan_table
 from host.fleet.checkpoint import job_sha256
@@ -107,7 +106,7 @@ class RunRequest(JobInputs):
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
         clocks = _clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
-        if left_out := self.held.left_out:
+        if left_out := self.dealt.held.left_out:
             clocks.append(
                 f"{self.plugins.partition} left out {left_out} of {len(self.dataset)} records: no drive has them"
             )
@@ -168,12 +167,6 @@ class RunRequest(JobInputs):
         """Name -> text of the user's own files, without which the run cannot be resumed."""
         model = {} if self.spec.source is None else {self.portable_job.model.partition(":")[0]: self.spec.source}
         return model | {each.file_name: each.source for each in self.plugins if each.file_name and each.source}
-
-    @property
-    def held(self) -> HeldRecords:
-        """What each drive holds, of all servers' drives."""
-        config = self.config if self.server_group is None else self.server_group.whole
-        return self.dealt.count(self.dataset, config.list_nodes())
 
     @property
     def profiles(self) -> dict[str, dict[str, Any]]:

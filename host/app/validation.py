@@ -16,7 +16,7 @@ from host.config.array_files import read_array
 from host.config.job_file import JobConfig, find_model, read_job
 from host.config.plugins.plugin_section import UserSection
 from host.config.resolve import check_plugins, resolve_run
-from host.core.held_records import HeldRecords
+from host.core.partition import HeldRecords
 
 
 class ValidationReport(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ def _read_job(
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it
 
         request = prepare_run(resolve_run(job_path, array_path, changes))
-        return request.job, request.held
+        return request.job, request.dealt.held
     spec = find_model(job, str(job_path), job_path.parent)
     where, _, function = job.model.partition(":")
     try:

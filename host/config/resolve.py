@@ -45,8 +45,7 @@ class Plugins:
                 return [moved(each) for each in value]
             return value.model_copy(update={"name": names[value.name]}) if isinstance(value, UserSection) else value
 
-        of_job = [each.kind.word for each in self if each is not self.partition]
-        update = {word: moved(getattr(job, word)) for word in of_job}
+        update = {each.kind.word: moved(getattr(job, each.kind.word)) for each in self if each is not self.partition}
         if self.partition is not None:
             partition = job.data.partition.model_copy(update={"function": self.partition.portable_name})
             update["data"] = job.data.model_copy(update={"partition": partition})
@@ -70,8 +69,8 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
     try:
         loss = None if job.loss is None else _load(LOSS, job.loss, path)
         metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
-        own = job.data.partition.own
-        common = Plugins(loss=loss, metrics=metrics, partition=None if own is None else _load(PARTITION, own, path))
+        deal = job.data.partition.own
+        common = Plugins(loss=loss, metrics=metrics, partition=None if deal is None else _load(PARTITION, deal, path))
         if job.mode == "sync":
             return replace(common, tuner=_load(TUNER, job.tuner, path))
         return replace(common, strategy=_load(STRATEGY, job.strategy, path))

@@ -23,8 +23,8 @@ from firmware_agent.common.atomic_files import append_file, read_lines, remove_p
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
-from host.core.held_records import HeldRecords
 from host.core.owned_files import read_whole, write_whole, writing
+from host.core.partition import HeldRecords
 from host.core.records import EventKind, EventRecord, Record, RoundRecord, decode_record
 from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from host.app.array_actions import StatusReport, SweepReport
     from host.app.inject_fault import InjectReport
     from host.app.validation import ValidationReport
-    from host.core.held_records import HeldRecords
-
-_MOST_ROWS = 40
+    from host.core.partition import HeldRecords
 
 
 def up(
@@ -215,15 +213,12 @@ def print_validation(report: ValidationReport) -> None:
 
 def print_held(held: HeldRecords) -> None:
     """Print a table of the private records of each drive."""
-    table = Table("drive", "records", *(["of class: records"] if held.classes else []), title="private records")
-    for name, row in list(zip(held.drives, held.counts, strict=True))[:_MOST_ROWS]:
-        parts = ", ".join(f"{kind}: {count}" for kind, count in zip(held.classes, row, strict=False) if count)
-        table.add_row(name, str(sum(row)), *([parts] if held.classes else []))
+    title = "private records" + (f"; {held.left_out} are on no drive" if held.left_out else "")
+    table = Table("drive", "records", "of class: records", title=title)
+    for name, row in zip(held.drives, held.counts, strict=True):
+        parts = (f"{kind}: {count}" for kind, count in zip(held.classes, row, strict=False) if count)
+        table.add_row(name, str(sum(row)), ", ".join(parts))
     console.print(table)
-    if (hidden := len(held.drives) - _MOST_ROWS) > 0:
-        console.print(f"{hidden} more drives are not shown")
-    if held.left_out:
-        console.print(f"{held.left_out} records are on no drive")
 
 
 def inject(

@@ -19,8 +19,8 @@ from csd_emu.util.yaml_files import load_yaml
 from firmware_agent.common.atomic_files import read_file, read_lines
 from firmware_agent.common.errors import ConfigurationError, CsdError
 from host.core.failures import Failure, FailureRecord
-from host.core.held_records import HeldRecords
 from host.core.owned_files import check_owner
+from host.core.partition import HeldRecords
 from host.core.records import EventRecord, RoundRecord, decode_record
 from host.core.summary import Summary, decode_summary
 from host.monitoring.report.competing import explain

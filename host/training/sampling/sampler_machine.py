@@ -19,7 +19,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress, Silent
 from firmware_agent.common.errors import CsdError, DeviceLost, EnvironmentUnfit, ProtocolError
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed
-from host.config.partition_section import Partition
+from host.config.job_file import Partition
 from host.core.datasets import Dataset
 from host.core.interrupts import end_tasks
 from host.core.records import EventKind, OnEvent

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from host.core.held_records import MOST_CLASSES, OTHERS, HeldRecords, count_held
-from host.core.partition import partition_by_quantity
+from host.core.partition import MOST_CLASSES, OTHERS, HeldRecords, count_held, partition_dirichlet
 
 
 @given(
@@ -17,7 +16,7 @@ from host.core.partition import partition_by_quantity
     seed=st.integers(0, 99),
 )
 def test_counts_are_those_of_each_drives_classes(labels: np.ndarray, drives: int, seed: int) -> None:
-    parts = partition_by_quantity(len(labels), drives, 1.0, np.random.default_rng(seed))
+    parts = partition_dirichlet(np.zeros(len(labels), np.int64), drives, 1.0, np.random.default_rng(seed))
     held = count_held([f"csd-{n}" for n in range(drives)], parts, labels)
     assert [sum(row) for row in held.counts] == [len(part) for part in parts]
     assert held.private == len(labels)

@@ -12,7 +12,6 @@ from firmware_agent.common.errors import DataError
 from host.core.partition import (
     Indices,
     partition_by_class,
-    partition_by_quantity,
     partition_by_value,
     partition_dirichlet,
     partition_evenly,
@@ -54,25 +53,6 @@ def test_evenly_deals_out_every_record_once_with_sizes_that_differ_by_at_most_on
     assert_dealt_out(parts, samples, shards)
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
-
-
-@given(samples=st.integers(1, 100), data=st.data(), concentration=st.floats(1e-3, 1e6), seed=seeds)
-def test_by_quantity_every_record_is_dealt_out_once_and_no_shard_is_empty(
-    samples: int, data: st.DataObject, concentration: float, seed: int
-) -> None:
-    shards = data.draw(st.integers(1, samples))
-    assert_dealt_out(
-        partition_by_quantity(samples, shards, concentration, np.random.default_rng(seed)), samples, shards
-    )
-
-
-def test_a_small_concentration_makes_sizes_differ_more() -> None:
-    spreads = [
-        np.mean([np.std(sizes(partition_by_quantity(1000, 5, alpha, np.random.default_rng(n)))) for n in range(30)])
-        for alpha in (0.1, 1.0, 10.0, 1e5)
-    ]
-    assert all(smaller > 1.5 * larger for smaller, larger in itertools.pairwise(spreads)), spreads
-    assert spreads[-1] < 2
 
 
 @given(data=labelled(), held=st.integers(1, 7), seed=seeds)
@@ -162,7 +142,6 @@ def test_another_seed_gives_other_shards() -> None:
     for deal in (
         lambda rng: partition_dirichlet(labels, 4, 1.0, rng),
         lambda rng: partition_evenly(len(labels), 4, rng),
-        lambda rng: partition_by_quantity(len(labels), 4, 1.0, rng),
         lambda rng: partition_by_class(labels, 4, 3, rng),
         lambda rng: partition_by_value(np.arange(200) // 2, 4, rng),
     ):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from firmware_agent.common.errors import ConfigurationError
-from host.core.held_records import MOST_CLASSES, OTHERS, HeldRecords
+from host.core.partition import MOST_CLASSES, OTHERS, HeldRecords
 from host.monitoring.report.charts.held_chart import held_chart
 from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.load_run import load_run

@@ -1,6 +1,7 @@
 """Records are dealt out as `data.partition` says; a function of the user's own is held to what it must return."""
 
 import hashlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,20 @@ def test_even_and_dirichlet_deals_are_what_they_were() -> None:
     assert found == ["5a62ce86b89d1cee", "6d007f1ba96cd018", "8c57037478169e4d", "1adcd11ba3035387"]
 
 
+def test_a_small_quantity_makes_sizes_differ_more_and_classes_stay_alike() -> None:
+    def spread(concentration: float) -> float:
+        data = job_of({"quantity": concentration}).data
+        deals = [deal_out(load_dataset("digits", 0), data, NODES, seed) for seed in range(20)]
+        return float(np.mean([np.std([len(part) for part in dealt.private]) for dealt in deals]))
+
+    spreads = [spread(concentration) for concentration in (0.1, 1.0, 10.0, 1e5)]
+    assert all(smaller > 1.5 * larger for smaller, larger in itertools.pairwise(spreads)), spreads
+    assert spreads[-1] < 3
+    held = deal_out(load_dataset("digits", 0), job_of({"quantity": 3.0}).data, NODES, 0).held
+    shares = np.array(held.counts) / np.sum(held.counts, axis=1, keepdims=True)
+    assert abs(shares - 0.1).max() < 0.05
+
+
 def test_ids_of_users_are_never_split_and_classes_are_as_many_as_asked_for() -> None:
     users = records().fields["user"]
     dealt = deal_out(records(), job_of({"column": "user"}).data, NODES, 0)
@@ -102,7 +117,7 @@ def test_ids_of_users_are_never_split_and_classes_are_as_many_as_asked_for() -> 
 @given(skip=st.integers(0, 30))
 def test_records_that_a_function_leaves_out_are_counted(tmp_path_factory: pytest.TempPathFactory, skip: int) -> None:
     data, own = loaded(tmp_path_factory.mktemp("own"), SPLIT, options={"skip": skip})
-    held = deal_out(records(), data, NODES, 0, own).count(records(), NODES)
+    held = deal_out(records(), data, NODES, 0, own).held
     assert held.left_out == skip
     assert held.private == COUNT - skip
 
@@ -110,7 +125,7 @@ def test_records_that_a_function_leaves_out_are_counted(tmp_path_factory: pytest
 def test_the_host_and_drives_with_records_of_their_own_hold_none_of_the_private_ones() -> None:
     nodes = [NODES[0], NODES[1].model_copy(update={"data": "/own"}), NODES[2]]
     nodes.append(Device(name="host", number=3, profile="xeon-4108", engine="native"))
-    held = deal_out(records(), job_of({}, private=0.5).data, nodes, 0).count(records(), nodes)
+    held = deal_out(records(), job_of({}, private=0.5).data, nodes, 0).held
     assert (held.drives, held.public, held.private, held.left_out) == (["csd-0", "csd-2"], 30, 30, 0)
 
 
@@ -179,7 +194,7 @@ def test_a_function_need_not_take_what_it_does_not_use(tmp_path: Path) -> None:
     dealt = deal_out(records(), data, NODES, 0, own)
     assert [part.tolist() for part in dealt.private] == [[0], [1], [2]]
     assert all(part.dtype == np.int64 for part in dealt.private)
-    assert dealt.count(records(), NODES).left_out == COUNT - 3
+    assert dealt.held.left_out == COUNT - 3
 
 
 @pytest.mark.parametrize(
