@@ -30,7 +30,7 @@ from host.core.figure_bands import Band, span_of
 from host.core.model_facts import ModelFacts, exchange_seconds, inspect_load, inspect_model
 from host.core.tuning.speed_table import SpeedTable
 from host.core.tuning.stannis_rule import BALANCED
-from host.fleet.shards import ShardAssignment, deal_out
+from host.fleet.shards import deal_out
 from host.policies.batching.device_speeds import DeviceClass, device_classes, speed_tables
 from host.policies.batching.memory_limit import RESERVE_BYTES
 from host.policies.batching.stannis import BatchPlan, ShardPlan, cost_batches, plan_batches, plan_shards
@@ -46,9 +46,7 @@ _SHOWN_NAMES = 4
 
 @dataclass(frozen=True)
 class TuneRequest(JobData):
-    """A synchronous job, read and checked; `dealt` is who gets which records."""
-
-    dealt: ShardAssignment
+    """A synchronous job, read and checked."""
 
     @property
     def shard_bytes(self) -> int:
@@ -67,7 +65,7 @@ def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
     if job.mode != "sync":
         raise ConfigurationError(f"{job_path}: mode: batches are tuned for synchronous training; write mode: sync")
     plugins, dataset = load_plugins(job, job_path), load_job_dataset(job)  # one that is broken is said now
-    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
+    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed, plugins.partition)
     return TuneRequest(config, job, spec, dataset, choose_objective(job, dataset, plugins.loss), dealt)
 
 

@@ -99,12 +99,17 @@ class RunRequest(JobInputs):
     def array(self) -> ArrayRequest:
         """What must be up for this run."""
         among = None if self.server_group is None else tuple(self.server_group.devices)
-        return ArrayRequest(self.config, self.job.data.resolved(self.job.mode), self.job.seed, among=among)
+        data = self.job.data.resolved(self.job.mode)
+        return ArrayRequest(self.config, data, self.job.seed, among=among, dealt=self.dealt)
 
     @property
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
         clocks = _clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
+        if left_out := self.dealt.held.left_out:
+            clocks.append(
+                f"{self.plugins.partition} left out {left_out} of {len(self.dataset)} records: no drive has them"
+            )
         clocks += [] if self.table_hint is None else [self.table_hint]
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job)
@@ -182,6 +187,7 @@ class RunRequest(JobInputs):
         figures += [self.host_table] if self.host_measured else []
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
+        figures += [self.array.own_sha256] if self.array.own_sha256 else []
         figures += [self.placed.layer] if self.placed is not None else []
         figures += [self.server_group.sha256] if self.server_group is not None else []
         return job_sha256(config, self.portable_job, self.spec.source, figures)
@@ -230,13 +236,12 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
         ConfigurationError: model, data, array and plug-ins do not fit together.
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
-    dealt = deal_out(inputs.dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
     _check_in_place(config, job)
     check_files(plugins, spec.name, spec.source)
     if job.mode == "federated":
         return _prepare_federated(inputs, plugins, store)
-    sizes = tuple(len(indices) for indices in dealt.private)
-    request = _prepare_sync(inputs, plugins, store, Records(sizes, len(dealt.public), inputs.record_bytes))
+    sizes, public = tuple(map(len, inputs.dealt.private)), len(inputs.dealt.public)
+    request = _prepare_sync(inputs, plugins, store, Records(sizes, public, inputs.record_bytes))
     cut_bytes = None if request.placed is None else request.placed.kept_bytes
     planning = None if request.sync is None else make_planning(request, request.sync, cut_bytes, resolved.server_group)
     return replace(request, planning=planning, config=resolved.config, server_group=resolved.server_group)
@@ -250,6 +255,7 @@ def prepare_with_cut(request: RunRequest, cut: CutInForce, store: CalibrationSto
     config = at_link_share(request.config, cut.link_share)
     job = request.job.model_copy(update={"placement": cut.layer or NONE})
     inputs = make_inputs(config, job, request.spec, store, request.dataset, request.evaluator, request.plugins)
+    inputs = replace(inputs, dealt=request.dealt)
     planned = prepare_loaded(ResolvedRun(config, job, request.spec, request.plugins), inputs, store)
     return replace(planned, config=request.config)
 
@@ -293,10 +299,11 @@ def make_inputs(
         store: the calibration tables.
         dataset: the job's.
         evaluator: of the model, if it is built already.
-        plugins: the user's own loss and metrics.
+        plugins: the user's own loss, metrics and deal of records.
 
     Raises:
         CalibrationError: the array's clock needs a table that is missing.
+        DataError: the records cannot be dealt out as the job says.
         ModelError: the model cannot be built, or does not take the data.
     """
     models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
@@ -306,7 +313,8 @@ def make_inputs(
     if job.target is not None and "accuracy" not in judge.figures:
         told = "has no class numbers, or the model no logit for each"
         raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")
-    return JobInputs(config, job, spec, dataset, objective, judge, models, cycles=cycles)
+    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed, plugins.partition)
+    return JobInputs(config, job, spec, dataset, objective, dealt, judge, models, cycles=cycles)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:

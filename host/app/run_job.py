@@ -309,7 +309,9 @@ class _Run:
         facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
         server_group = None if request.server_group is None else request.server_group.dump()
         sources = hash_sources(request.user_files)
-        directory.write_configuration(request.config, job, facts, request.profiles, server_group, sources)
+        directory.write_configuration(
+            request.config, job, facts, request.profiles, server_group, sources, request.dealt.held
+        )
 
     def _show_failure(self, failure: Failure) -> None:
         self._recorder.add_failure(failure)

@@ -31,7 +31,7 @@ from host.core.summary import name_clock
 from host.fleet.control_socket import ControlServer
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
-from host.fleet.shards import deal_out, dealt_alike
+from host.fleet.shards import dealt_alike
 from host.monitoring.machine_energy import MachineMeter
 from host.monitoring.metrics.info_metrics import describe_devices
 from host.monitoring.recorder import Recorder
@@ -254,7 +254,7 @@ def make_counter(
         return None
     array, sync, sampled = request.array, request.sync is not None, request.config.sampled
     nodes = array.config.list_nodes() if array.among is None else array.among
-    dealt = deal_out(request.dataset, array.data, nodes, array.seed)
+    dealt = request.dealt
     places = machines[0].place_records(request.dataset)
     own = {
         node.name: places[np.concatenate([private, dealt.public])]

@@ -16,13 +16,15 @@ from host.config.array_files import read_array
 from host.config.job_file import JobConfig, find_model, read_job
 from host.config.plugins.plugin_section import UserSection
 from host.config.resolve import check_plugins, resolve_run
+from host.core.partition import HeldRecords
 
 
 class ValidationReport(msgspec.Struct, frozen=True):
     """`csd-emu validate`: the configuration as resolved; `domains` holds the domain XML of each device (qemu).
 
     `engine` is what the drives run on, several joined by ``+``: on the clock `sampled` processes, whatever the array
-    file's engine is. `built` says whether the job's model, strategy and tuner were imported and tried.
+    file's engine is. `built` says whether the job's model, strategy and tuner were imported and tried; then `records`
+    is what each drive would hold.
     """
 
     array: dict[str, Any]
@@ -31,6 +33,7 @@ class ValidationReport(msgspec.Struct, frozen=True):
     domains: dict[str, str]
     built: bool = False
     engine: str = ""
+    records: HeldRecords | None = None
 
 
 def validate_files(
@@ -45,7 +48,7 @@ def validate_files(
         ConfigurationError: a file breaks a rule.
     """
     config = read_array(array_path, changes)
-    job, built = _read_job(job_path, array_path, changes, build) if job_path is not None else (None, False)
+    job, records = _read_job(job_path, array_path, changes, build) if job_path is not None else (None, None)
     domains: dict[str, str] = {}
     if dry_run and QEMU in config.engines:
         from csd_emu.engines.qemu.qemu_engine import describe_domains
@@ -56,20 +59,24 @@ def validate_files(
         job=job.model_dump(mode="json") if job is not None else None,
         devices=[device.name for device in config.list_devices()],
         domains=domains,
-        built=built,
+        built=records is not None,
         engine=config.engine_label,
+        records=records,
     )
 
 
-def _read_job(job_path: Path, array_path: Path, changes: ArrayChanges, build: bool) -> tuple[JobConfig, bool]:
-    """Return the job, and whether its model was built."""
+def _read_job(
+    job_path: Path, array_path: Path, changes: ArrayChanges, build: bool
+) -> tuple[JobConfig, HeldRecords | None]:
+    """Return the job, and what each drive would hold if its model was built and its records dealt out."""
     job = read_job(job_path)
-    sections = (job.strategy, job.tuner, job.loss, *(job.metrics or ()))
+    sections = (job.strategy, job.tuner, job.loss, job.data.partition.own, *(job.metrics or ()))
     own = ":" in job.model or any(isinstance(each, UserSection) for each in sections)
     if build or not own:
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it
 
-        return prepare_run(resolve_run(job_path, array_path, changes)).job, True
+        request = prepare_run(resolve_run(job_path, array_path, changes))
+        return request.job, request.dealt.held
     spec = find_model(job, str(job_path), job_path.parent)
     where, _, function = job.model.partition(":")
     try:
@@ -78,4 +85,4 @@ def _read_job(job_path: Path, array_path: Path, changes: ArrayChanges, build: bo
     except ValueError as error:
         raise ModelError(f"{job_path}: model {job.model!r}: cannot be imported: {error}") from error
     check_plugins(job, job_path)
-    return job, False
+    return job, None

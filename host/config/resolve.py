@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, METRIC, PARTITION, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -29,10 +29,12 @@ class Plugins:
     tuner: Plugin | None = None
     loss: Plugin | None = None
     metrics: tuple[Plugin, ...] = ()
+    partition: Plugin | None = None
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
-        return (each for each in (self.strategy, self.tuner, self.loss, *self.metrics) if each is not None)
+        named = (self.strategy, self.tuner, self.loss, *self.metrics, self.partition)
+        return (each for each in named if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
         """Return the job as it can be run from a folder that holds the plug-ins' files under their own names."""
@@ -43,7 +45,11 @@ class Plugins:
                 return [moved(each) for each in value]
             return value.model_copy(update={"name": names[value.name]}) if isinstance(value, UserSection) else value
 
-        return job.model_copy(update={each.kind.word: moved(getattr(job, each.kind.word)) for each in self})
+        update = {each.kind.word: moved(getattr(job, each.kind.word)) for each in self if each is not self.partition}
+        if self.partition is not None:
+            partition = job.data.partition.model_copy(update={"function": self.partition.portable_name})
+            update["data"] = job.data.model_copy(update={"partition": partition})
+        return job.model_copy(update=update)
 
     @property
     def facts(self) -> list[list[str]]:
@@ -63,9 +69,11 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
     try:
         loss = None if job.loss is None else _load(LOSS, job.loss, path)
         metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
+        deal = job.data.partition.own
+        common = Plugins(loss=loss, metrics=metrics, partition=None if deal is None else _load(PARTITION, deal, path))
         if job.mode == "sync":
-            return Plugins(tuner=_load(TUNER, job.tuner, path), loss=loss, metrics=metrics)
-        return Plugins(strategy=_load(STRATEGY, job.strategy, path), loss=loss, metrics=metrics)
+            return replace(common, tuner=_load(TUNER, job.tuner, path))
+        return replace(common, strategy=_load(STRATEGY, job.strategy, path))
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
@@ -74,7 +82,8 @@ def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
     of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
     try:
-        for kind, section in (of_mode, (LOSS, job.loss), *((METRIC, each) for each in job.metrics or ())):
+        others = (LOSS, job.loss), (PARTITION, job.data.partition.own), *((METRIC, each) for each in job.metrics or ())
+        for kind, section in (of_mode, *others):
             if isinstance(section, UserSection):
                 check_plugin(kind, section, path.parent)
     except PluginError as error:

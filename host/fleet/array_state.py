@@ -43,7 +43,8 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An array that is up. `config` and `data` are what it was made from, `run` tags its devices.
 
     `kept` says that `csd-emu up` made it; another is left over from a run that was killed. `listen_address` is set if
-    the host listens for its drives elsewhere than the configuration says: behind a shaped link.
+    the host listens for its drives elsewhere than the configuration says: behind a shaped link. `own_sha256` is the
+    hash of who has which records, where code of the user's decided that.
     """
 
     config: dict[str, Any]
@@ -54,6 +55,7 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int
     devices: tuple[DeviceState, ...]
     listen_address: str | None = None
+    own_sha256: str = ""
 
     @property
     def address(self) -> IPv4Address:

@@ -79,7 +79,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     elif job.communication.predictor == "model":
         excluded["communication"] = {"predictor"}
     excluded |= {"loss": True} if job.loss is None else {}
-    excluded |= {"data": {"input"}} if job.data.input is None else {}
+    unset = {key for key, value in job.data.partition if key != "dirichlet" and not value}
+    excluded["data"] = {"partition": unset} | ({"input": True} if job.data.input is None else {})
     if getattr(job.strategy, "update_norm", None) is None:
         excluded["strategy"] = {"update_norm"}
     excluded["sync"] = ({"max_host_share": True} if job.sync.max_host_share == 1 else {}) | (

@@ -36,7 +36,7 @@ from host.fleet.array_state import STATE_FILE, ArrayState, DeviceState, devices_
 from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri
 from host.fleet.enrolment_authority import LENT_LIFETIME, CertificateCheck, deployment_folder, open_authority
 from host.fleet.fleet import Fleet
-from host.fleet.shards import ShardRecord, WantedRecords, write_shards
+from host.fleet.shards import ShardAssignment, ShardRecord, WantedRecords, write_shards
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ArrayRequest:
     """What to bring up: the array, and the data that its drives shall hold; `kept` if it shall stay up.
 
     `run` will tag its devices: whoever has the request knows them by it. Records are dealt out `among` the drives of
-    all servers, if there are several; this one's get theirs.
+    all servers, if there are several; this one's get theirs. `dealt` says who gets which, if that was decided already.
     """
 
     config: ArrayConfig
@@ -62,6 +62,12 @@ class ArrayRequest:
     kept: bool = False
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     among: tuple[Device, ...] | None = None
+    dealt: ShardAssignment | None = field(default=None, compare=False)
+
+    @property
+    def own_sha256(self) -> str:
+        """Hash of who gets which records, where code of the user's decides that; else empty: `data` and `seed` do."""
+        return "" if self.dealt is None or self.data.partition.function is None else self.dealt.sha256
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ async def start_array(
     """
     devices, run = request.config.list_nodes(), request.run
     dataset = await asyncio.to_thread(load_dataset, request.data.source, request.seed)
-    shards = devices, request.data, request.seed, folder / DEVICES, dataset, request.among
+    shards = devices, request.data, request.seed, folder / DEVICES, dataset, request.among, request.dealt
     records = await asyncio.to_thread(write_shards, *shards)
     deployment = deployment_folder(request.config)
     authority = await asyncio.to_thread(_authority, request.config, deployment)
@@ -225,6 +231,7 @@ def check_same(request: ArrayRequest, state: ArrayState) -> None:
     wanted = {
         "configuration": (request.config.model_dump(mode="json"), state.config),
         "data section": (request.data.model_dump(mode="json"), state.data),
+        "deal of records by data.partition.function": (request.own_sha256, state.own_sha256),
         "seed": (request.seed, state.seed),
     }
     for what, (asked, up) in wanted.items():
@@ -340,4 +347,4 @@ def _state(
         for d, r in zip(devices, records, strict=True)
     )
     config, data = request.config.model_dump(mode="json"), request.data.model_dump(mode="json")
-    return ArrayState(config, data, request.seed, run, request.kept, port, entries)
+    return ArrayState(config, data, request.seed, run, request.kept, port, entries, own_sha256=request.own_sha256)

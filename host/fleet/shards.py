@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from csd_emu.config.array_file import Device
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.atomic_files import make_folder, shared_mode
-from firmware_agent.common.errors import DataError, ProtocolError, ShardError
+from firmware_agent.common.errors import DataError, PluginError, ProtocolError, ShardError, user_errors
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.shard import REMEDY, open_shard, write_shard
-from host.config.job_file import DataSection
+from host.config.job_file import DataSection, Partition
+from host.config.plugins.plugin_loading import Plugin, describe_error
+from host.config.plugins.plugin_section import accepted
 from host.core.datasets import Dataset, load_dataset
-from host.core.partition import Indices, partition_dirichlet, partition_evenly
+from host.core.partition import (
+    HeldRecords,
+    Indices,
+    count_held,
+    partition_by_class,
+    partition_by_value,
+    partition_dirichlet,
+    partition_evenly,
+)
 
 # A random sample of fewer has a direction of its own (see `host.training.sync.gradient_direction`).
 LEAST_ALIKE = 256
@@ -37,19 +51,43 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class ShardAssignment:
-    """Which records lie where: `private` of each node, in order, and the `public` pool, which lies on all."""
+    """Which records lie where.
+
+    Attributes:
+        private: those of each node, in order.
+        public: the pool that lies on all.
+        held: how many private ones each drive to which they were dealt holds.
+    """
 
     private: list[Indices]
     public: Indices
+    held: HeldRecords
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all of it."""
+        parts = [part.tolist() for part in (*self.private, self.public)]
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int) -> ShardAssignment:
+def deal_out(
+    dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int, own: Plugin | None = None
+) -> ShardAssignment:
     """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
 
     The host, if it is among the nodes, holds public records alone; drives with records in place get none.
 
+    Args:
+        dataset: what is dealt out.
+        data: how.
+        nodes: to whom.
+        seed: of the deal.
+        own: the function of the user's that `data` names, loaded.
+
     Raises:
-        DataError: there are fewer private records than drives, or no public one and the host trains.
+        DataError: there are fewer private records than drives, or no public one and the host trains, or they do not fit
+            to what is asked for.
+        PluginError: the user's function failed, or returned what cannot be.
     """
     drives = [node for node in nodes if gets_private(node)]
     generator = np.random.default_rng([seed, len(drives)])
@@ -64,22 +102,100 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
     private = np.setdiff1d(np.arange(count), public)
     parts = [np.empty(0, np.int64)] * len(drives)
     if len(private) and drives:
-        if (concentration := data.partition.dirichlet) is None:
-            dealt = partition_evenly(len(private), len(drives), generator)
-        elif dataset.labels is None:
-            raise DataError(
-                f"data.partition.dirichlet: {dataset.name} has no class numbers to deal out by; leave it out"
-            )
-        else:
-            dealt = partition_dirichlet(dataset.labels[private].astype(np.int64), len(drives), concentration, generator)
+        fields = {name: column[private] for name, column in dataset.fields.items()} if pool else dataset.fields
+        try:
+            dealt = _split(replace(dataset, fields=fields), len(drives), data.partition, own, generator)
+        except DataError as error:
+            raise DataError(f"{'.'.join(['data.partition', *data.partition.ways])}: {error}") from error
         parts = [private[part] for part in dealt]
-    own = iter(parts)
-    return ShardAssignment([next(own) if gets_private(node) else np.empty(0, np.int64) for node in nodes], public)
+    left_out = len(private) - sum(map(len, parts)) if drives else 0
+    held = count_held([d.name for d in drives], parts, dataset.labels, dataset.class_names, len(public), left_out)
+    rest = iter(parts)
+    each = [next(rest) if gets_private(node) else np.empty(0, np.int64) for node in nodes]
+    return ShardAssignment(each, public, held)
+
+
+def _split(
+    records: Dataset, drives: int, partition: Partition, own: Plugin | None, generator: np.random.Generator
+) -> list[Indices]:
+    """Return the numbers of the records of each drive, sorted; no drive is empty, and no record is on two.
+
+    Raises:
+        DataError: the records do not fit to what is asked for.
+        PluginError: the user's function failed, or returned what cannot be.
+    """
+    if partition.function is not None:
+        return _split_by_own(own, records, drives, generator)
+    if partition.quantity is not None:  # as if all were of one class
+        return partition_dirichlet(np.zeros(len(records), np.int64), drives, partition.quantity, generator)
+    if partition.column is not None:
+        return partition_by_value(_values(records, partition.column), drives, generator)
+    if not partition.ways:
+        return partition_evenly(len(records), drives, generator)
+    if records.labels is None:
+        raise DataError(f"{records.name} has no class numbers to deal out by; leave it out")
+    labels = records.labels.astype(np.int64)
+    if partition.dirichlet is not None:
+        return partition_dirichlet(labels, drives, partition.dirichlet, generator)
+    return partition_by_class(labels, drives, partition.classes_per_drive or 0, generator)
+
+
+def _values(records: Dataset, column: str) -> npt.NDArray[np.integer]:
+    if (values := records.fields.get(column)) is None:
+        raise DataError(f"{records.name} has no field {column!r}, but {', '.join(records.fields)}")
+    if values.dtype.kind not in "iu" or values.size != len(records):
+        raise DataError(
+            f"{column} of {records.name} is not one whole number per record ({values.dtype}{list(values.shape[1:])}); "
+            "name such a field"
+        )
+    return values.reshape(len(records))
+
+
+def _split_by_own(own: Plugin | None, records: Dataset, drives: int, generator: np.random.Generator) -> list[Indices]:
+    """Return what the user's function returns, checked; it cannot change the records.
+
+    Raises:
+        DataError: it is not loaded.
+        PluginError: it failed, or returned what cannot be.
+    """
+    if own is None:
+        raise DataError("code of your own is not run here; start the drives with csd-emu run, or csd-emu up --job")
+    fields = {name: column.view() for name, column in records.fields.items()}
+    for column in fields.values():
+        column.flags.writeable = False
+    given = accepted(own.target, {"fields": fields, "drives": drives, "generator": generator})
+    try:
+        found: Any = own.target(**own.options, **given)
+        parts = [np.asarray(part) for part in found]
+    except user_errors() as error:
+        raise PluginError(f"{own} failed: {describe_error(error)}") from error
+    if problem := _find_problem(parts, drives, len(records)):
+        raise PluginError(f"{own} returned {problem}")
+    return [np.sort(part).astype(np.int64) for part in parts]
+
+
+def _find_problem(parts: list[npt.NDArray[Any]], drives: int, count: int) -> str:
+    """Return what is wrong with the numbers of records of each drive, and what to do; empty if nothing is."""
+    if len(parts) != drives:
+        return f"{len(parts)} arrays for {drives} drives; return one per drive"
+    for number, part in enumerate(parts):
+        where = f"for drive {number}"
+        if part.size == 0:
+            return f"no record {where}; give each drive one at least"
+        if part.ndim != 1 or part.dtype.kind not in "iu":
+            return f"{part.dtype}{list(part.shape)} {where}; return a list of whole numbers, those of its records"
+        if part.min() < 0 or part.max() >= count:
+            wrong = part.min() if part.min() < 0 else part.max()
+            return f"record {wrong} {where}; records are 0 to {count - 1}"
+    numbers, times = np.unique(np.concatenate(parts), return_counts=True)
+    if times.max() > 1:
+        return f"record {numbers[times > 1][0]} more than once; give it to one drive alone"
+    return ""
 
 
 def dealt_alike(nodes: Sequence[Device], data: DataSection, sizes: Sequence[int]) -> bool:
     """Return whether all nodes' records are a fair sample of one data set: `LEAST_ALIKE` or more each, at random."""
-    dealt = data.partition.dirichlet is None and all(node.data is None for node in nodes)
+    dealt = not data.partition.ways and all(node.data is None for node in nodes)
     return dealt and min(sizes, default=0) >= LEAST_ALIKE
 
 
@@ -95,6 +211,7 @@ def write_shards(
     folder: Path,
     dataset: Dataset | None = None,
     among: Sequence[Device] | None = None,
+    dealt: ShardAssignment | None = None,
 ) -> list[ShardRecord]:
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
@@ -108,13 +225,14 @@ def write_shards(
         folder: of the devices' folders.
         dataset: that `data` names, if it was loaded already.
         among: drives of other servers too, among which records are dealt out; None for `devices` alone.
+        dealt: which records lie where, if that was decided already.
 
     Raises:
         DataError: the data set is unknown or too small.
     """
     dataset = load_dataset(data.source, seed) if dataset is None else dataset
     nodes = devices if among is None else among
-    dealt = deal_out(dataset, data, nodes, seed)
+    dealt = deal_out(dataset, data, nodes, seed) if dealt is None else dealt
     own = dict(zip((node.name for node in nodes), dealt.private, strict=True))
     records = []
     make_folder(folder, shared_mode())

@@ -24,6 +24,7 @@ from firmware_agent.common.errors import CheckpointError, ConfigurationError, En
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
 from host.core.owned_files import read_whole, write_whole, writing
+from host.core.partition import HeldRecords
 from host.core.records import EventKind, EventRecord, Record, RoundRecord, decode_record
 from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary
@@ -33,6 +34,8 @@ ARRAY_FILE, JOB_FILE, VERSIONS_FILE, SERVER_GROUP_FILE = "array.yaml", "job.yaml
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
 CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.html", "trace.json"
 METRICS_FILE, SLICE_LINES_FILE, SLICES_FILE = "metrics.prom", "slices.jsonl", "slices.json"
+# Key of versions.json: what records each drive holds.
+HELD = "held_records"
 # So many slices of a run are written down: some 20 MB.
 MOST_SLICES = 100_000
 _MOST_SLICE_BYTES = 1 << 16
@@ -124,13 +127,15 @@ class RunDirectory:
         profiles: Mapping[str, Mapping[str, Any]],
         server_group: Mapping[str, Any] | None = None,
         sources: Mapping[str, str] | None = None,
+        held: HeldRecords | None = None,
     ) -> None:
         """Write versions.json, array.yaml and job.yaml as resolved; job.yaml comes last, and says that all is there.
 
         Of one of several servers it is also written which they are (see `host.config.server_group`).
 
         versions.json holds the host's and the devices' facts, and each profile's figures with their sources, on which
-        all device seconds of emulated drives rest; and `sources`, the hashes of the user's own files.
+        all device seconds of emulated drives rest; `sources`, the hashes of the user's own files; and under `HELD` what
+        records each drive has.
 
         Raises:
             EnvironmentUnfit: they cannot be written.
@@ -140,6 +145,8 @@ class RunDirectory:
         versions["devices"] = facts
         versions["profiles"] = profiles
         versions["sources"] = sources or {}
+        if held is not None:
+            versions[HELD] = held
         _write_input(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
         _write_input(self.path / ARRAY_FILE, _as_yaml(array))
         if server_group is not None:

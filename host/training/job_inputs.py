@@ -13,6 +13,7 @@ from host.config.job_file import JobConfig
 from host.core.datasets import Dataset
 from host.core.device_time import CountedCycles, StepModel
 from host.core.evaluation import Evaluator
+from host.fleet.shards import ShardAssignment
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class JobData:
         config, job, spec: what was asked for.
         dataset: that is trained on.
         objective: that is minimised.
+        dealt: which records lie where.
     """
 
     config: ArrayConfig
@@ -30,6 +32,7 @@ class JobData:
     spec: ShippedCode
     dataset: Dataset
     objective: ObjectiveSpec
+    dealt: ShardAssignment
 
     @property
     def shape(self) -> Shape:

@@ -69,6 +69,7 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
 
 
 def _user_files(job: JobConfig) -> list[str]:
-    named = [job.model, *(each.name for each in (job.strategy, job.tuner) if isinstance(each, UserSection))]
+    sections = job.strategy, job.tuner, job.loss, job.data.partition.own
+    named = [job.model, *(each.name for each in sections if isinstance(each, UserSection))]
     parts = [name.partition(":") for name in named]
     return [where for where, colon, _ in parts if colon and where.endswith(".py")]

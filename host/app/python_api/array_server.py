@@ -210,7 +210,8 @@ class ArrayServer:
         """Bring the array up, unless it is, and whole, with these data."""
         up, state = self._up, ArrayState.load(self._paths.arrays / self._name)
         if up is not None and state is not None:
-            same = (up.config, up.data, up.seed) == (request.config, request.data, request.seed)
+            wanted = request.config, request.data, request.seed, request.own_sha256
+            same = (up.config, up.data, up.seed, up.own_sha256) == wanted
             if same and len(list_running(state, self._paths)) == len(state.devices):
                 return
         self.end()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from host.app.array_actions import StatusReport, SweepReport
     from host.app.inject_fault import InjectReport
     from host.app.validation import ValidationReport
+    from host.core.partition import HeldRecords
 
 
 def up(
@@ -204,8 +205,20 @@ def print_validation(report: ValidationReport) -> None:
     if report.job is not None:
         tried = "" if report.built else "; your own code was not run: --build imports and tries it"
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}")
+    if report.records is not None and report.records.private:
+        print_held(report.records)
     for xml in report.domains.values():
         print_line(xml)
+
+
+def print_held(held: HeldRecords) -> None:
+    """Print a table of the private records of each drive."""
+    title = "private records" + (f"; {held.left_out} are on no drive" if held.left_out else "")
+    table = Table("drive", "records", "of class: records", title=title)
+    for name, row in zip(held.drives, held.counts, strict=True):
+        parts = (f"{kind}: {count}" for kind, count in zip(held.classes, row, strict=False) if count)
+        table.add_row(name, str(sum(row)), ", ".join(parts))
+    console.print(table)
 
 
 def inject(

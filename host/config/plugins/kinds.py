@@ -63,6 +63,18 @@ METRIC = Registry(
     given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
     by_path=True,
 )
+PARTITION = Registry(
+    word="data.partition",
+    group="csd_emu.partitions",
+    package="host.core.partition",
+    needed=(),
+    given={
+        "fields": "name -> (records, ...) array, of the records to be dealt out; may not be changed",
+        "drives": "how many",
+        "generator": "NumPy's, seeded: the only source of randomness",
+    },
+    by_path=True,
+)
 TRACKER = Registry(
     word="track",
     group="csd_emu.trackers",

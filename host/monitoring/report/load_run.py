@@ -20,11 +20,13 @@ from firmware_agent.common.atomic_files import read_file, read_lines
 from firmware_agent.common.errors import ConfigurationError, CsdError
 from host.core.failures import Failure, FailureRecord
 from host.core.owned_files import check_owner
+from host.core.partition import HeldRecords
 from host.core.records import EventRecord, RoundRecord, decode_record
 from host.core.summary import Summary, decode_summary
 from host.monitoring.report.competing import explain
 from host.monitoring.run_directory import (
     ARRAY_FILE,
+    HELD,
     JOB_FILE,
     MOST_BYTES,
     MOST_LINE_BYTES,
@@ -57,6 +59,7 @@ class RunData:
         notes: what is missing or must be known, in sentences.
         plan: which devices were chosen to train; None if that was not asked for.
         failures: of the user's code.
+        held: what records each drive holds; None in an older directory.
     """
 
     path: Path
@@ -71,6 +74,7 @@ class RunData:
     notes: list[str] = field(default_factory=list)
     plan: SelectionReport | None = None
     failures: list[Failure] = field(default_factory=list)
+    held: HeldRecords | None = None
 
     @property
     def host(self) -> Profile | None:
@@ -131,10 +135,11 @@ def load_run(path: Path, trusted: bool = False) -> RunData:
         job=job,
         versions=versions,
         devices=devices,
-        profiles=_read_profiles(path / VERSIONS_FILE, versions),
+        profiles=_read_key(path / VERSIONS_FILE, versions, "profiles", dict[str, Profile]) or {},
         notes=notes,
         plan=_read_plan(path, notes),
         failures=failures if summary is None else summary.failures,
+        held=_read_key(path / VERSIONS_FILE, versions, HELD, HeldRecords | None),
     )
 
 
@@ -235,12 +240,12 @@ def _list_devices(path: Path, array: Mapping[str, Any]) -> dict[str, str]:
     return {device.name: device.profile for device in listed}
 
 
-def _read_profiles(path: Path, versions: Mapping[str, Any]) -> dict[str, Profile]:
-    written = versions.get("profiles", {})
+def _read_key(path: Path, versions: Mapping[str, Any], key: str, kind: Any) -> Any:
+    """Return what versions.json has under a key, as an object of this kind; None if it has no such key."""
     try:
-        return msgspec.convert(written, dict[str, Profile])
+        return msgspec.convert(versions[key], kind) if key in versions else None
     except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"{path}: profiles: is damaged ({error}); remove it to report without it") from error
+        raise ConfigurationError(f"{path}: {key}: is damaged ({error}); remove it to report without it") from error
 
 
 def _known(profiles: Mapping[str, Profile], name: str) -> Profile | None:

@@ -26,6 +26,7 @@ from host.core.summary import INSTRUCTIONS
 from host.monitoring.charts.chart import Chart
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.report.charts.chart_svg import ChartSvg, draw_chart, draw_timeline
+from host.monitoring.report.charts.held_chart import held_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
 from host.monitoring.report.charts.step_charts import step_charts
 from host.monitoring.report.charts.training_charts import link_chart, power_chart, progress_charts, throughput_chart
@@ -187,6 +188,7 @@ def list_charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]
         *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
         throughput_chart(run.rounds, [name for name in devices if name != HOST]),
         link_chart(run.rounds),
+        *([held] if run.held is not None and (held := held_chart(run.held)) is not None else []),
         *([power] if (power := power_chart(run.rounds)) is not None else []),
         *([plan_chart(run.plan)] if run.plan is not None else []),
         *step_charts(run.rounds, decisions, totals.clock),

@@ -15,7 +15,6 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.core.layer_time_shares import step_shares
 from host.core.model_facts import inspect_load
-from host.fleet.shards import deal_out
 from host.policies.batching.client_layers import WHOLE, Front
 from host.policies.batching.device_speeds import device_classes
 from host.training.first_batches import first_batches, step_overhead
@@ -76,7 +75,7 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
     shape, record_bytes = request.shape, request.record_bytes
     if job.mode != "sync":
         raise ConfigurationError("placement: layers move in synchronous training alone; write mode: sync")
-    dealt = deal_out(request.dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
+    dealt = request.dealt
     shard_bytes = (max(len(own) for own in dealt.private) + len(dealt.public)) * record_bytes
     optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights())
     barrier = optimiser.needs_all is not None

@@ -120,7 +120,8 @@ def draw_chart(chart: Chart) -> ChartSvg:
 
     if not chart.wide:
         return ChartSvg(chart.name, chart.title, chart.caption, draw("", narrow, _NARROW_COLUMNS))
-    wide = draw("-wide", (WIDE, height + _KEY_PIXELS), _WIDE_COLUMNS)
+    key = _KEY_PIXELS * math.ceil(len(names) / _WIDE_COLUMNS)
+    wide = draw("-wide", (WIDE, height + key), _WIDE_COLUMNS)
     return ChartSvg(chart.name, chart.title, chart.caption, draw("-narrow", narrow, _NARROW_COLUMNS), wide)
 
 

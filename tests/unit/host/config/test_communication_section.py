@@ -161,7 +161,8 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     assert hashes[0] == hashes[1] != hashes[2]
     # As it was made before there was the key.
     newer = {"communication": True, "on_failure": True, "strategy": {"update_norm"}, "name": True, "track": True}
-    newer |= {"loss": True, "metrics": True, "data": {"input"}}
+    ways = {"classes_per_drive", "quantity", "column", "function", "options"}
+    newer |= {"loss": True, "metrics": True, "data": {"input": True, "partition": ways}}
     left_out: Any = dict.fromkeys(("rounds", "target", "checkpoint", "watchdog", "planner"), True) | newer
     old = job().model_dump(mode="json", exclude=left_out)
     old["sync"]["patience"] = old["sync"].pop("straggler_factor")

@@ -15,7 +15,7 @@ def inputs(engine: str, clock: str, modelled: bool) -> JobInputs:
     content = {"name": "lab", "engine": engine, "clock": clock, "devices": [{"profile": "newport"}]}
     unused: Any = None
     config, models = ArrayConfig.model_validate(content), {"csd-00": TABLE} if modelled else {}
-    return JobInputs(config, unused, unused, unused, unused, unused, models)
+    return JobInputs(config, unused, unused, unused, unused, unused, unused, models)
 
 
 @pytest.mark.parametrize("clock", get_args(Clock))
