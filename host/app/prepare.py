@@ -38,6 +38,7 @@ from host.core.device_time import (
 )
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
+from host.core.readers.source_names import file_of, make_portable
 from host.core.table_plan import plan_table
 from host.fleet.checkpoint import job_sha256
 from host.fleet.lifecycle import ArrayRequest
@@ -151,7 +152,8 @@ class RunRequest(JobInputs):
     @property
     def portable_job(self) -> JobConfig:
         """The job as it can be run from a folder that holds the user's files under their own names."""
-        job = self.plugins.portable(self.job)
+        data = self.job.data.model_copy(update={"source": make_portable(self.job.data.source)})
+        job = self.plugins.portable(self.job.model_copy(update={"data": data}))
         if self.spec.source is None:
             return job
         path, _, function = self.job.model.partition(":")
@@ -161,7 +163,9 @@ class RunRequest(JobInputs):
     def user_files(self) -> dict[str, str]:
         """Name -> text of the user's own files, without which the run cannot be resumed."""
         model = {} if self.spec.source is None else {self.portable_job.model.partition(":")[0]: self.spec.source}
-        return model | {each.file_name: each.source for each in self.plugins if each.file_name and each.source}
+        name = file_of(self.job.data.source)
+        data = {} if name is None or self.dataset.code is None else {name: self.dataset.code}
+        return data | model | {each.file_name: each.source for each in self.plugins if each.file_name and each.source}
 
     @property
     def profiles(self) -> dict[str, dict[str, Any]]:
@@ -182,6 +186,7 @@ class RunRequest(JobInputs):
         figures += [self.host_table] if self.host_measured else []
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
+        figures += [] if self.dataset.code is None else [self.dataset.code]
         figures += [self.placed.layer] if self.placed is not None else []
         figures += [self.server_group.sha256] if self.server_group is not None else []
         return job_sha256(config, self.portable_job, self.spec.source, figures)
@@ -232,7 +237,8 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
     dealt = deal_out(inputs.dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
     _check_in_place(config, job)
-    check_files(plugins, spec.name, spec.source)
+    files = {spec.name: spec.source, job.data.source: inputs.dataset.code}
+    check_files(plugins, {name: text for name, text in files.items() if text is not None})
     if job.mode == "federated":
         return _prepare_federated(inputs, plugins, store)
     sizes = tuple(len(indices) for indices in dealt.private)

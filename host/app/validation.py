@@ -16,6 +16,7 @@ from host.config.array_files import read_array
 from host.config.job_file import JobConfig, find_model, read_job
 from host.config.plugins.plugin_section import UserSection
 from host.config.resolve import check_plugins, resolve_run
+from host.core.readers.source_names import is_code
 
 
 class ValidationReport(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ def _read_job(job_path: Path, array_path: Path, changes: ArrayChanges, build: bo
     """Return the job, and whether its model was built."""
     job = read_job(job_path)
     sections = (job.strategy, job.tuner, job.loss, *(job.metrics or ()))
-    own = ":" in job.model or any(isinstance(each, UserSection) for each in sections)
+    own = ":" in job.model or is_code(job.data.source) or any(isinstance(each, UserSection) for each in sections)
     if build or not own:
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it
 
