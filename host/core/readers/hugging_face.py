@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from firmware_agent.common.datafiles.record_set import RecordSource, target_of
 from firmware_agent.common.errors import DataError
@@ -49,5 +50,12 @@ def _rows(parts: Mapping[str, Any]) -> Rows:
     held_out = parts.get(TEST, parts.get("validation"))
     for part, dataset in ((TRAIN, parts[TRAIN]), (TEST, held_out)):
         for number, row in enumerate(dataset or ()):
-            values = {name: np.asarray(value) if hasattr(value, "getbands") else value for name, value in row.items()}
+            values = {name: _pixels(value) if hasattr(value, "getbands") else value for name, value in row.items()}
             yield number, values if held_out is None else values | {SPLIT: part}
+
+
+def _pixels(image: Any) -> npt.NDArray[np.uint8]:
+    """Return a decoded image of Pillow's as (channels, height, width): grey as it is, any other in colour."""
+    if image.mode in ("L", "1"):
+        return np.asarray(image.convert("L"))[None]
+    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)

@@ -2,7 +2,7 @@
 
 A column called as what is to be predicted (see `target_of`) is the target: whole numbers and text are classes, other
 numbers values. The other columns of plain numbers are together the field ``x``, float32, in the file's order. A column
-of lists of one shape is a field by itself. A column called ``split`` says which records are held out.
+of lists of one length is a field by itself. A column called ``split`` says which records are held out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from firmware_agent.common.errors import DataError
 MOST_BYTES = 8 << 30
 """Bytes of all fields in memory."""
 INPUT, SPLIT, TRAIN, TEST = "x", "split", "train", "test"
-_BLOCK_VALUES, _VALUE_BYTES, _MOST_SHOWN = 1 << 20, 64, 40
+_BLOCK_VALUES, _VALUE_BYTES, _MOST_SHOWN = 1 << 18, 64, 40
 _NUMBERS, _LARGEST = frozenset({int, float, bool}), float(np.finfo(np.float32).max)
 Rows = Iterable[tuple[int, Mapping[str, Any]]]
 
@@ -86,7 +86,8 @@ class _Table:
         """Take in a record."""
         if not self._columns:
             self._target, self._columns = check_names(self._path, list(row)), {name: [] for name in row}
-            self._block_records = max(1, _BLOCK_VALUES // max(1, sum(map(_count, row.values()))))
+            values = sum(len(value) if isinstance(value, list) else getattr(value, "size", 1) for value in row.values())
+            self._block_records = max(1, _BLOCK_VALUES // max(1, values))
         if row.keys() != self._columns.keys():
             name = sorted(row.keys() ^ self._columns.keys())[0]
             told = f"has {_shown(name)}, and the first has not" if name in row else f"has no {_shown(name)}"
@@ -158,7 +159,7 @@ class _Table:
         self._check(name, [array is not None for array in arrays])
         found = [array for array in arrays if array is not None]
         wanted = before[0].shape[1:] if before else found[0].shape
-        told = f"has another shape than {list(wanted)}, which the first has; pad or cut all to one shape"
+        told = f"has not the shape {list(wanted)} of the first; pad or cut all to one length"
         self._check(name, [array.shape == wanted for array in found], told)
         return np.stack(found)
 
@@ -198,27 +199,16 @@ def _join(blocks: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return joined.astype(np.float32, copy=False) if joined.dtype.kind == "f" else joined
 
 
-def _count(value: Any) -> int:
-    return sum(map(_count, value)) if isinstance(value, list) else np.size(value)
-
-
 def _read_value(value: Any) -> npt.NDArray[Any] | None:
-    """Return a list of finite numbers, of one shape, as int64 or float32, an array as it is; None of anything else."""
+    """Return a list of finite numbers as int64 or float32, an array or number as it is; None of anything else."""
     if isinstance(value, np.ndarray) or _is_number(value):
         return np.asarray(value)
-    if not isinstance(value, list) or not _holds_numbers(value):
+    if not isinstance(value, list) or not value or not _NUMBERS.issuperset(map(type, value)):
         return None
-    try:
-        array = np.array(value)
-    except ValueError:  # it is ragged
-        return None
+    array = np.array(value)
     if array.dtype.kind == "f" and (np.abs(array) <= _LARGEST).all():
         return array.astype(np.float32)
-    return array.astype(np.int64) if array.dtype.kind in "bi" and array.size else None
-
-
-def _holds_numbers(values: list[Any]) -> bool:
-    return all(type(each) in _NUMBERS or (isinstance(each, list) and _holds_numbers(each)) for each in values)
+    return array.astype(np.int64) if array.dtype.kind in "bi" else None
 
 
 def _complaint(value: Any) -> str:
@@ -228,7 +218,7 @@ def _complaint(value: Any) -> str:
     if isinstance(value, str):
         return f"is text ({_shown(value)}); make it a number or leave the column out: text may be the target alone"
     if isinstance(value, list):
-        return "is a list that is empty, ragged or not of finite numbers; pad or cut all to one shape"
+        return "is a list that is empty, or not of finite numbers alone; give all lists one length"
     if isinstance(value, float) and not math.isfinite(value):
         return f"is {value}; correct it, or leave the record out"
     return f"is {_shown(value)} and no number that float32 holds; make it one, or leave the column out"
