@@ -72,9 +72,7 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
 def _user_files(job: JobConfig, directory: Path) -> list[str]:
     sections = (job.strategy, job.tuner, job.loss, *(job.metrics or ()))
     named = [job.model, *(each.name for each in sections if isinstance(each, UserSection))]
-    parts = [name.partition(":") for name in named]
-    files = [where for where, colon, _ in parts if colon and where.endswith(".py")]
     if file_of(job.data.source) is not None:
-        where = Path(job.data.source.rpartition(":")[0])
-        files.append(where.name if where.parent == directory.absolute() else str(where))
-    return files
+        named.append(job.data.source.removeprefix(f"{directory.absolute()}/"))
+    parts = [name.rpartition(":") for name in named]
+    return [where for where, colon, _ in parts if colon and where.endswith(".py")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from host.core.readers.table_records import MOST_BYTES
 
 _FIELDS = ("x", "y")
 _FORM = "an item is (input, target), or a mapping of field to tensor, array or number"
-Result = TypeVar("Result")
 
 
 def read_code(source: str, where: str) -> str | None:
@@ -75,7 +74,7 @@ def _make(source: str, text: str | None) -> Any:
     return found if hasattr(type(found), "__getitem__") else imports.name_in(module, name)()
 
 
-def _call(source: str, what: str, call: Callable[[], Result]) -> Result:
+def _call(source: str, what: str, call: Callable[[], Any]) -> Any:
     """Return what a call into the user's code returns."""
     try:
         return call()
@@ -95,21 +94,20 @@ def _stack(source: str, dataset: Any) -> dict[str, npt.NDArray[Any]]:
             f"{MOST_BYTES >> 30}; give fewer, or write them to an .npz or .safetensors file once"
         )
     fields = {name: np.empty((count, *value.shape), value.dtype) for name, value in first.items()}
-    form = {name: (value.dtype, value.shape) for name, value in first.items()}
     for index in range(count):
         item = first if index == 0 else _read_item(source, dataset, index)
-        if (found := {name: (value.dtype, value.shape) for name, value in item.items()}) != form:
+        if (found := _form_of(item)) != (wanted := _form_of(first)):
             raise DataError(
-                f"data.source: {source}: item {index} is {_told(found)}, item 0 {_told(form)}; there is no collate "
-                "function: pad, cut or convert all to one form in __getitem__"
+                f"data.source: {source}: item {index} is {found}, item 0 {wanted}; there is no collate function: pad, "
+                "cut or convert all to one form in __getitem__"
             )
         for name, value in item.items():
             fields[name][index] = value
     return fields
 
 
-def _told(form: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> str:
-    return ", ".join(f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in form.items())
+def _form_of(item: Mapping[str, npt.NDArray[Any]]) -> str:
+    return ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in sorted(item.items()))
 
 
 def _read_item(source: str, dataset: Any, index: int) -> dict[str, npt.NDArray[Any]]:
