@@ -1,6 +1,7 @@
 """Data of the user's own on native drives: a table in CSV, a data set in code, images with masks."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def own(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def train(own: Workshop, csd_emu: Command, *arguments: object) -> dict[str, object]:
+def train(own: Workshop, csd_emu: Command, *arguments: Any) -> dict[str, Any]:
     done = csd_emu("run", *arguments, "--runs", own.runs, "--json")
     assert done.code == 0, done.err
     own.assert_clean()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,7 +110,7 @@ def test_text_is_a_class_by_its_sorted_name(suffix: str, write: Write, labels: l
         return
     train = read(path).train
     assert (list(train.class_names), train.classes) == (names, len(names))
-    assert [names[number] for number in train.fields["label"]] == labels
+    assert [names[number] for number in np.asarray(train.fields["label"])] == labels
 
 
 @pytest.mark.parametrize(("suffix", "write"), [(".jsonl", write_json_lines), (".parquet", write_parquet)])
@@ -237,6 +239,19 @@ def test_parquet_cut_short_and_without_pyarrow(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install 'csd-emu\[parquet\]'"):
         read(path)
+
+
+def test_no_more_of_a_line_is_read_than_it_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lines, "MOST_LINE_BYTES", 1 << 16)
+    (path := tmp_path / "a.csv").touch()
+    os.truncate(path, 64 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="line 1 has over 0 MiB"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_lines_and_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
