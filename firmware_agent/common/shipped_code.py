@@ -6,6 +6,8 @@ A file's text travels to the drives; it is found on the host, and run wherever i
 from __future__ import annotations
 
 import difflib
+import hashlib
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -81,7 +83,7 @@ def load_code(kind: str, code: ShippedCode) -> Callable[..., Any]:
     try:
         if code.source is None:
             return import_named(where, target)  # type: ignore[no-any-return]
-        return name_in(_module_from(where, code.source), target)  # type: ignore[no-any-return]
+        return name_in(module_from(where, code.source), target)  # type: ignore[no-any-return]
     except user_errors() as error:  # the user's module may raise anything while it is imported
         raise ModelError(
             f"{kind} {code.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
@@ -99,8 +101,19 @@ def _read(kind: str, name: str, path: Path) -> str:
         ) from error
 
 
-def _module_from(where: str, source: str) -> types.ModuleType:
-    module = types.ModuleType(Path(where).stem)
+def module_from(where: str, source: str) -> types.ModuleType:
+    """Return the module of a file's text; it is known to the interpreter by a name of its own, as dataclasses need it.
+
+    Raises:
+        BaseException: whatever the text raises; it may be no Python.
+    """
+    name = f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__file__ = where
     remember_source(where, source)
-    exec(compile(source, where, "exec"), module.__dict__)
+    try:
+        exec(compile(source, where, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

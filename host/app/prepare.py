@@ -38,6 +38,7 @@ from host.core.device_time import (
 )
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
+from host.core.readers.source_names import file_of, make_portable
 from host.core.table_plan import plan_table
 from host.fleet.checkpoint import job_sha256
 from host.fleet.lifecycle import ArrayRequest
@@ -156,7 +157,8 @@ class RunRequest(JobInputs):
     @property
     def portable_job(self) -> JobConfig:
         """The job as it can be run from a folder that holds the user's files under their own names."""
-        job = self.plugins.portable(self.job)
+        data = self.job.data.model_copy(update={"source": make_portable(self.job.data.source)})
+        job = self.plugins.portable(self.job.model_copy(update={"data": data}))
         if self.spec.source is None:
             return job
         path, _, function = self.job.model.partition(":")
@@ -166,7 +168,9 @@ class RunRequest(JobInputs):
     def user_files(self) -> dict[str, str]:
         """Name -> text of the user's own files, without which the run cannot be resumed."""
         model = {} if self.spec.source is None else {self.portable_job.model.partition(":")[0]: self.spec.source}
-        return model | {each.file_name: each.source for each in self.plugins if each.file_name and each.source}
+        name = file_of(self.job.data.source)
+        data = {} if name is None or self.dataset.code is None else {name: self.dataset.code}
+        return data | model | {each.file_name: each.source for each in self.plugins if each.file_name and each.source}
 
     @property
     def profiles(self) -> dict[str, dict[str, Any]]:
@@ -188,6 +192,7 @@ class RunRequest(JobInputs):
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
         figures += [self.array.own_sha256] if self.array.own_sha256 else []
+        figures += [] if self.dataset.code is None else [self.dataset.code]
         figures += [self.placed.layer] if self.placed is not None else []
         figures += [self.server_group.sha256] if self.server_group is not None else []
         return job_sha256(config, self.portable_job, self.spec.source, figures)
@@ -237,7 +242,8 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
     _check_in_place(config, job)
-    check_files(plugins, spec.name, spec.source)
+    files = {spec.name: spec.source, job.data.source: inputs.dataset.code}
+    check_files(plugins, {name: text for name, text in files.items() if text is not None})
     if job.mode == "federated":
         return _prepare_federated(inputs, plugins, store)
     sizes, public = tuple(map(len, inputs.dealt.private)), len(inputs.dealt.public)

@@ -17,6 +17,7 @@ from host.config.job_file import JobConfig, find_model, read_job
 from host.config.plugins.plugin_section import UserSection
 from host.config.resolve import check_plugins, resolve_run
 from host.core.partition import HeldRecords
+from host.core.readers.source_names import is_code
 
 
 class ValidationReport(msgspec.Struct, frozen=True):
@@ -71,7 +72,7 @@ def _read_job(
     """Return the job, and what each drive would hold if its model was built and its records dealt out."""
     job = read_job(job_path)
     sections = (job.strategy, job.tuner, job.loss, job.data.partition.own, *(job.metrics or ()))
-    own = ":" in job.model or any(isinstance(each, UserSection) for each in sections)
+    own = ":" in job.model or is_code(job.data.source) or any(isinstance(each, UserSection) for each in sections)
     if build or not own:
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it
 

@@ -17,8 +17,9 @@ from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY, TRACKER
 from host.config.plugins.plugin_section import LossSection, MetricSection, StrategySection, TunerSection, UserSection
 from host.config.sync_section import DisturbSection, SyncSection
-from host.core.datasets import check_source, is_path
+from host.core.datasets import check_source
 from host.core.plain_text import plain_name
+from host.core.readers.source_names import make_absolute
 
 if TYPE_CHECKING:
     from firmware_agent.common.shipped_code import ShippedCode
@@ -259,9 +260,8 @@ def read_job(path: Path, keys: Mapping[str, Any] = NO_KEYS) -> JobConfig:
 
 def _checked(content: dict[str, Any], where: str | Path, folder: Path) -> JobConfig:
     job = parse_config(content, JobConfig, where)
-    if is_path(job.data.source):
-        data = job.data.model_copy(update={"source": str((folder / job.data.source).absolute())})
-        job = job.model_copy(update={"data": data})
+    if (source := make_absolute(job.data.source, folder)) != job.data.source:
+        job = job.model_copy(update={"data": job.data.model_copy(update={"source": source})})
     if job.track:
         # A file is of the job's folder, and stays so in the run directory.
         trackers = [str((folder / each).absolute()) if ".py:" in each else each for each in job.track]

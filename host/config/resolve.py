@@ -97,16 +97,22 @@ def _load(kind: Registry, section: object, path: Path) -> Plugin | None:
     return None
 
 
-def check_files(plugins: Plugins, model: str, source: str | None) -> None:
-    """Return if a run directory can keep the files of model and plug-ins beside each other.
+def check_files(plugins: Plugins, sources: Mapping[str, str]) -> None:
+    """Return if a run directory can keep the files of model, data and plug-ins beside each other.
+
+    Args:
+        plugins: of the job.
+        sources: name of a model or data set in the job file, ``my_file.py:name`` -> text of the file.
 
     Raises:
         PluginError: two different files have the same name.
     """
-    files = {Path(model.partition(":")[0]).name: source} if source is not None else {}
-    for each in plugins:
-        if each.file_name and each.source and files.setdefault(each.file_name, each.source) != each.source:
-            raise PluginError(f"{each}: the model's file has the same name {each.file_name}; rename one of them")
+    own = {each.name: each.source for each in plugins if each.file_name and each.source}
+    files: dict[str, str] = {}
+    for name, text in [*sources.items(), *own.items()]:
+        file_name = Path(name.rpartition(":")[0]).name
+        if files.setdefault(file_name, text) != text:
+            raise PluginError(f"{name}: another file of the job has the same name {file_name}; rename one of them")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import distribution
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,12 @@ import numpy.typing as npt
 
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.record_shape import Shape, parse_shape
-from firmware_agent.common.datafiles import RecordSet, blocks_of, open_source
+from firmware_agent.common.datafiles import RecordSet, RecordSource, blocks_of
 from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, count_classes, input_of, labels_of
 from firmware_agent.common.errors import ConfigurationError, DataError
 from host.core.partition import Indices
+from host.core.readers.hugging_face import HUGGINGFACE
+from host.core.readers.source_names import FORMS, check_named, is_code, is_path, open_named
 
 HELD_OUT_SHARE = 0.2
 SYNTHETIC = "synthetic:"
@@ -35,6 +36,7 @@ class Dataset:
         input_scale: what bytes of the model's input are multiplied by.
         class_names: by number; empty if they have none.
         input_name: the field that the model takes; None for the only one that is not to be predicted.
+        code: text of the user's file that it is from, without which it cannot be made again.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Dataset:
     input_scale: float
     class_names: tuple[str, ...] = ()
     input_name: str | None = None
+    code: str | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.fields.values())))
@@ -170,15 +173,16 @@ SOURCES: dict[str, Callable[[int], Dataset]] = {"digits": load_digits}
 def load_dataset(source: str, seed: int) -> Dataset:
     """Return the data set called `source`; the split into training and held-out records depends on `seed` alone.
 
+    What the makers of the user's own records held out is held out, else a fifth.
+
     Raises:
-        DataError: there is no such data set.
+        DataError: there is no such data set, its records cannot be read, or are too few to hold some out.
+        PluginError: it is code of the user's, which raised.
     """
     check_source(source, "data.source")
-    if is_path(source):
-        return load_files(Path(source), seed)
     if source.startswith(SYNTHETIC):
         return make_synthetic(*_parse_synthetic(source, "data.source"), seed)
-    return SOURCES[source](seed)
+    return SOURCES[source](seed) if source in SOURCES else _split(source, *open_named(source), seed)
 
 
 def check_source(source: str, where: str) -> None:
@@ -189,38 +193,27 @@ def check_source(source: str, where: str) -> None:
     """
     if source.startswith(SYNTHETIC):
         _parse_synthetic(source, where)
-    elif is_path(source):
-        if not Path(source).exists():
-            raise DataError(f"{where}: {source} is not there; give the path of a folder or file with records")
+    elif is_path(source) or is_code(source) or source.startswith(HUGGINGFACE):
+        check_named(source, where)
     elif source not in SOURCES:
-        hint = hint_at(source, SOURCES, f"there are: {', '.join(SOURCES)}, or a path with a / in it")
+        hint = hint_at(source, SOURCES, f"there are: {', '.join(SOURCES)}, {SYNTHETIC}SHAPE:CLASSES, {FORMS}")
         raise DataError(f"{where}: {source!r} is not known; {hint}")
 
 
-def is_path(source: str) -> bool:
-    """Return whether a source is the path of files, and not the name of a data set."""
-    return "/" in source
-
-
-def load_files(path: Path, seed: int) -> Dataset:
-    """Return the records in the user's files; what their makers held out is held out, else a fifth by `seed`.
-
-    Raises:
-        DataError: they cannot be read (see `firmware_agent.common.datafiles`), or are too few to hold some out.
-    """
-    source = open_source(path)
+def _split(name: str, source: RecordSource, code: str | None, seed: int) -> Dataset:
+    """Return records as a data set: those that their makers held out are held out, else a fifth by `seed`."""
     for part in (source.train, *([source.held_out] if source.held_out else [])):
         for column in part.fields.values():  # what is wrong with a record is said before anything starts
             for _ in blocks_of(column, str(part.files[0])):
                 pass
     train = _read(source.train)
     if source.held_out is None:
-        train, test = _hold_out(train, path, seed)
+        train, test = _hold_out(train, name, seed)
     else:
         test = _read(source.held_out)
         if (here := _describe(train)) != (there := _describe(test)):
-            raise DataError(f"{path}: records to train on are {here}, those held out {there}; give both one form")
-    return Dataset(str(path), train, test, 1 / 255, source.train.class_names)
+            raise DataError(f"{name}: records to train on are {here}, those held out {there}; give both one form")
+    return Dataset(name, train, test, 1 / 255, source.train.class_names, code=code)
 
 
 def _read(part: RecordSet) -> dict[str, npt.NDArray[Any]]:
@@ -235,7 +228,7 @@ def _describe(fields: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def _hold_out(
-    fields: Mapping[str, npt.NDArray[Any]], path: Path, seed: int
+    fields: Mapping[str, npt.NDArray[Any]], name: str, seed: int
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
     """Return records to train on, and records held out: a fifth, of every class as far as it goes."""
     generator, labels = np.random.default_rng(seed), labels_of(fields)
@@ -246,8 +239,8 @@ def _hold_out(
         members = generator.permutation(np.flatnonzero(strata == stratum))
         held_out[members[: round(len(members) * HELD_OUT_SHARE)]] = True
     if not held_out.any():
-        raise DataError(f"{path}: {count} records are too few to hold a fifth of each class out; give more")
-    train, test = ({name: column[part] for name, column in fields.items()} for part in (~held_out, held_out))
+        raise DataError(f"{name}: {count} records are too few to hold a fifth of each class out; give more")
+    train, test = ({field: column[part] for field, column in fields.items()} for part in (~held_out, held_out))
     return train, test
 
 

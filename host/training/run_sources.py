@@ -13,6 +13,7 @@ from firmware_agent.common.errors import CheckpointError
 from host.config.job_file import JobConfig, read_job
 from host.config.plugins.plugin_section import UserSection
 from host.core.owned_files import SAFE_VARIABLE, read_whole
+from host.core.readers.source_names import file_of
 
 SOURCES = "sources"
 _MOST_BYTES = 64 << 20
@@ -41,7 +42,7 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
     Raises:
         CheckpointError: one was changed, lies elsewhere, or its hash was not written down.
     """
-    names = _user_files(read_job(directory / job_file))
+    names = _user_files(read_job(directory / job_file), directory)
     decode = msgspec.json.Decoder(_Versions).decode
     remedy = "restore it from a copy"
     versions = read_whole(directory / versions_file, decode, CheckpointError, remedy) if names else _Versions({})
@@ -68,8 +69,10 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
             )
 
 
-def _user_files(job: JobConfig) -> list[str]:
-    sections = job.strategy, job.tuner, job.loss, job.data.partition.own
+def _user_files(job: JobConfig, directory: Path) -> list[str]:
+    sections = (job.strategy, job.tuner, job.loss, job.data.partition.own, *(job.metrics or ()))
     named = [job.model, *(each.name for each in sections if isinstance(each, UserSection))]
-    parts = [name.partition(":") for name in named]
+    if file_of(job.data.source) is not None:
+        named.append(job.data.source.removeprefix(f"{directory.absolute()}/"))
+    parts = [name.rpartition(":") for name in named]
     return [where for where, colon, _ in parts if colon and where.endswith(".py")]

@@ -17,7 +17,7 @@ from firmware_agent.common.errors import DataError
 if TYPE_CHECKING:
     from types import ModuleType
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"}
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"}
 # By content: Pillow has others too, and one of them starts a program.
 _FORMATS = ("PNG", "JPEG", "BMP", "PPM", "WEBP", "TIFF")
 _MOST_PIXELS = 1 << 24
@@ -72,7 +72,7 @@ class ImageFiles:
             yield file.read_bytes()
 
     def _decode(self, file: Path) -> npt.NDArray[np.uint8]:
-        with _opened(file) as image:
+        with open_image(file) as image:
             if (found := _shape(image))[1:] != self._shape[1:]:
                 raise DataError(f"{file}: is {_text(found)}, not {_text(self._shape)}; give all images one size")
             try:
@@ -100,11 +100,11 @@ def open_folder(path: Path) -> RecordSource | None:
     files: list[Path] = []
     labels: list[int] = []
     for place, folder in enumerate(folders):
-        found = sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in _SUFFIXES and entry.is_file())
+        found = sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file())
         files += found
         labels += [int(folder.name) if numbered else place] * len(found)
     if not files:
-        raise DataError(f"{path}: its folders hold no images ({', '.join(sorted(_SUFFIXES))}); put some there")
+        raise DataError(f"{path}: its folders hold no images ({', '.join(sorted(SUFFIXES))}); put some there")
     if max(labels) > 65_535:
         raise DataError(f"{path}: a folder is called {max(labels)}; class numbers go from 0 to 65535")
     names = () if numbered else tuple(folder.name for folder in folders)
@@ -114,7 +114,7 @@ def open_folder(path: Path) -> RecordSource | None:
 
 
 def _shape_of(file: Path) -> tuple[int, int, int]:
-    with _opened(file) as image:
+    with open_image(file) as image:
         return _shape(image)
 
 
@@ -123,7 +123,12 @@ def _shape(image: Any) -> tuple[int, int, int]:
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def open_image(file: Path) -> Iterator[Any]:
+    """Open an image with Pillow; none of it is decoded yet.
+
+    Raises:
+        DataError: Pillow is missing, the file is no image, or it has too many pixels.
+    """
     pillow = _pillow(file)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())

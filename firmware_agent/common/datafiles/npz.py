@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.datafiles.record_set import (
+    FIELD_NAME,
     MOST_FIELDS,
     RecordSet,
     RecordSource,
@@ -31,7 +32,6 @@ from firmware_agent.common.errors import DataError
 _IMAGES, _MAYBE_IMAGES = ("images", "labels"), ("x", "y")
 # What is held out is called so, what is trained on plainly, or so.
 _HELD_OUT, _TRAINED = re.compile(r"test_(.+)|(.+)_test"), re.compile(r"train_(.+)|(.+)_train")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _MOST_AXES, _MOST_HEADER_BYTES = 8, 1 << 14
 _UNREADABLE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
@@ -102,7 +102,7 @@ def wanted_names(path: Path, names: Collection[str]) -> list[str]:
         return images
     if len(names) > 2 * MOST_FIELDS:
         raise DataError(f"{path}: holds {len(names)} arrays; records have at most {MOST_FIELDS} fields, one array each")
-    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+    if wrong := [name for name in names if not FIELD_NAME.fullmatch(name)]:
         raise DataError(f"{path}: {wrong[0][:80]!r} is no name of a field; use letters, digits, - and _")
     return list(names)
 

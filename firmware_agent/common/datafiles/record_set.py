@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from firmware_agent.common.errors import DataError
 
 MOST_CLASSES, MOST_FIELDS = 65_536, 64
+FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _BLOCK_BYTES = 4 << 20
 _CHANNELS = (1, 3, 4)
 # What is unpacked whatever it was packed to, and how much more than that.

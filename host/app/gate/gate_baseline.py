@@ -20,8 +20,8 @@ from csd_emu.util.renamed import renamed_figure
 from firmware_agent.common.errors import ConfigurationError
 from host.app.gate.gate_checks import KINDS, NO_CLOCK, ExpectedFigure
 from host.config.job_file import JobConfig
-from host.core.datasets import is_path
 from host.core.owned_files import write_whole
+from host.core.readers.source_names import is_path
 
 FORMAT = 1
 # What moves none of the figures, and may be another on each runner.

@@ -48,9 +48,9 @@ from host.app.gate.gate_checks import (
 from host.app.gate.junit import now, render, saying_errors, write_junit
 from host.app.prepare import RunRequest
 from host.app.run_job import NewRun, run_job
-from host.core.datasets import is_path
 from host.core.failures import failed_run
 from host.core.owned_files import check_writable
+from host.core.readers.source_names import is_path
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.summary import Summary
 from host.monitoring.report.load_run import load_run

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import sys
 import traceback
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,8 @@ from csd_emu.util.registry import Registry
 from csd_emu.util.renamed import adopt_old_methods
 from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
-from firmware_agent.common.folded_traceback import remember_source
 from firmware_agent.common.imports import check_module, check_outside, check_source, import_named, name_in
+from firmware_agent.common.shipped_code import module_from
 from host.config.plugins.plugin_section import UserSection, accepted, read_options
 
 MAX_SOURCE_BYTES = 1 << 19
@@ -113,7 +111,7 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
     told = f"{kind.word} {section.name!r}"
     where, attribute, source = _find(kind, section.name, folder, told)
     try:
-        target = import_named(where, attribute) if source is None else name_in(_module_from(where, source), attribute)
+        target = import_named(where, attribute) if source is None else name_in(module_from(where, source), attribute)
     except user_errors() as error:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
     code = source.encode() if source is not None else _code_of(target)
@@ -193,20 +191,6 @@ def _read(path: Path, told: str) -> str:
             f"{told}: cannot read {path} ({error}); give a path from the job file's folder, or if the file is large, "
             "make it a package and install it"
         ) from error
-
-
-def _module_from(where: str, source: str) -> types.ModuleType:
-    """Return the module; it is known to the interpreter under a name of its own, as dataclasses need it."""
-    name = f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__file__ = where
-    remember_source(where, source)
-    try:
-        exec(compile(source, where, "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _code_of(target: Callable[..., Any]) -> bytes:

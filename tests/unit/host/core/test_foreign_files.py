@@ -223,6 +223,37 @@ def test_resuming_compares_hashes_before_it_imports(sources: dict[str, str] | No
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    "lines", ["data: {source: my_data.py:name}", "loss: my_data.py:name", "metrics: [my_data.py:name]"]
+)
+def test_resuming_compares_every_file_of_the_job(lines: str, tmp_path: Path, mark: Path) -> None:
+    text = MARKS.format(str(mark)) + "name = 1\n"
+    folder = resumable(tmp_path, NET, hash_sources({"my_net.py": NET, "my_data.py": "name = 1\n"}))
+    job = JOB.replace("data: {source: digits}", lines) if "data" in lines[:4] else JOB + lines + "\n"
+    (folder / "job.yaml").write_text(job)
+    (folder / "my_data.py").write_text(text)
+    with pytest.raises(CheckpointError, match=r"my_data\.py: is another than the run began with"):
+        resume(folder, tmp_path)
+    (tmp_path / "my_data.py").write_text(text)
+    (folder / "job.yaml").write_text(job.replace("my_data.py", "../my_data.py"))
+    with pytest.raises(CheckpointError, match="outside of the run directory"):
+        resume(folder, tmp_path, trusted=True)
+    assert not mark.exists()
+
+
+def test_data_in_code_are_named_and_not_run(tmp_path: Path, mark: Path) -> None:
+    (tmp_path / "array.yaml").write_text(ARRAY)
+    (tmp_path / "my_data.py").write_text(MARKS.format(str(mark)) + "name = 1\n")
+    job = "model: digits_cnn\ndata: {source: my_data.py:%s}\n"
+    (tmp_path / "job.yaml").write_text(job % "name")
+    files = tmp_path / "array.yaml", tmp_path / "job.yaml", AS_IN_FILE, False, Paths.default()
+    assert not validate_files(*files).built
+    (tmp_path / "job.yaml").write_text(job % "other")
+    with pytest.raises(ConfigurationError, match=r"data\.source: .*my_data\.py:other: .* has no 'other'"):
+        validate_files(*files)
+    assert not mark.exists()
+
+
 def test_resuming_takes_no_file_from_outside_of_the_directory(tmp_path: Path, mark: Path) -> None:
     folder = resumable(tmp_path, NET, {"../my_net.py": hash_sources({"": NET})[""]})
     (tmp_path / "my_net.py").write_text(NET)

@@ -140,7 +140,7 @@ def test_what_the_makers_held_out_is_held_out(tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.source: ./missing is not there"):
         check_source("./missing", "data.source")
-    with pytest.raises(DataError, match="or a path with a / in it"):
+    with pytest.raises(DataError, match=r"or a path with a / in it, of a \.csv"):
         check_source("xyzzy", "data.source")
     np.savez(tmp_path / "x.npz", images=noise(2)[0], labels=np.array([0, 1]))
     with pytest.raises(DataError, match="2 records are too few to hold a fifth of each class out"):
