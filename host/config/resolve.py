@@ -15,7 +15,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
+from host.config.plugins.kinds import CLIENT, LOSS, METRIC, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -29,10 +29,11 @@ class Plugins:
     tuner: Plugin | None = None
     loss: Plugin | None = None
     metrics: tuple[Plugin, ...] = ()
+    client: Plugin | None = None
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
-        return (each for each in (self.strategy, self.tuner, self.loss, *self.metrics) if each is not None)
+        return (each for each in (self.strategy, self.tuner, self.loss, self.client, *self.metrics) if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
         """Return the job as it can be run from a folder that holds the plug-ins' files under their own names."""
@@ -65,7 +66,8 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
         if job.mode == "sync":
             return Plugins(tuner=_load(TUNER, job.tuner, path), loss=loss, metrics=metrics)
-        return Plugins(strategy=_load(STRATEGY, job.strategy, path), loss=loss, metrics=metrics)
+        client = None if job.client is None else _load(CLIENT, job.client, path)
+        return Plugins(strategy=_load(STRATEGY, job.strategy, path), loss=loss, metrics=metrics, client=client)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
@@ -74,7 +76,12 @@ def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
     of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
     try:
-        for kind, section in (of_mode, (LOSS, job.loss), *((METRIC, each) for each in job.metrics or ())):
+        for kind, section in (
+            of_mode,
+            (LOSS, job.loss),
+            (CLIENT, job.client),
+            *((METRIC, each) for each in job.metrics or ()),
+        ):
             if isinstance(section, UserSection):
                 check_plugin(kind, section, path.parent)
     except PluginError as error:

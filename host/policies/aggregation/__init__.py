@@ -16,7 +16,7 @@ from host.policies.aggregation.fednova import FedNova
 from host.policies.aggregation.fedprox import FedProx
 from host.policies.aggregation.krum import Krum, MultiKrum
 from host.policies.aggregation.median import Median, TrimmedMean
-from host.policies.aggregation.strategy import Contribution, Stateless, Strategy, check_names
+from host.policies.aggregation.strategy import Contribution, DriveHistory, Stateless, Strategy, check_names
 from host.policies.aggregation.update_direction import Directions
 from host.policies.aggregation.user_strategy import UserStrategy
 
@@ -24,6 +24,7 @@ __all__ = [
     "Clipped",
     "Contribution",
     "Directions",
+    "DriveHistory",
     "FedAdam",
     "FedAvg",
     "FedNova",

@@ -26,7 +26,7 @@ from host.policies.aggregation import (
     TrimmedMean,
     make_strategy,
 )
-from host.policies.aggregation.fednova import effective_steps
+from firmware_agent.common.clients.built_in_clients import effective_steps
 from tests.support.examples import examples
 
 PARAMETERS = ("w", "b")
