@@ -15,6 +15,7 @@ from torch import nn
 
 from firmware_agent.common.clients.built_in_clients import CLIENTS
 from firmware_agent.common.clients.client_round import ClientRound, Setting
+from firmware_agent.common.clients.confinement import confined
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.shipped_code import ShippedCode, make_code
 from firmware_agent.common.slices import Array
@@ -103,6 +104,7 @@ class ClientProgram:
 
         Raises:
             ModelError: it returned something else than tensors and numbers by name, or keeps too much state.
+            PermissionError: it did what it may not (see `firmware_agent.common.clients.confinement`).
             BaseException: what it raised.
         """
         model = client_round.model
@@ -114,7 +116,8 @@ class ClientProgram:
             "state": state,
             "csd": client_round,
         }
-        returned = self.call(**{name: given[name] for name in given if name in self.accepts})
+        with confined():
+            returned = self.call(**{name: given[name] for name in given if name in self.accepts})
         return self._read(returned, model)
 
     def state_arrays(self, state: Mapping[str, Any], model: nn.Module) -> dict[str, Array]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from firmware_agent.common.clients.built_in_clients import effective_steps
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
@@ -26,7 +27,6 @@ from host.policies.aggregation import (
     TrimmedMean,
     make_strategy,
 )
-from firmware_agent.common.clients.built_in_clients import effective_steps
 from tests.support.examples import examples
 
 PARAMETERS = ("w", "b")
