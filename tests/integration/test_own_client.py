@@ -1,13 +1,19 @@
 """Client programs and strategies of the user's own on native drives: the examples, and what may go wrong with them."""
 
 import shutil
+import socket
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import safetensors.numpy
 import yaml
+from torch import nn
 
+from firmware_agent.common.clients.client_program import ClientProgram
+from firmware_agent.common.clients.client_round import ClientRound
+from firmware_agent.common.shipped_code import ShippedCode
 from tests import ROOT
 from tests.support.commands import Done, Workshop
 
@@ -185,6 +191,24 @@ def test_what_a_strategy_cannot_say_is_refused_before_anything_starts(
     assert message in " ".join(done.err.split())
     assert not workshop.runs.exists()
     workshop.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("os.fork()", "start a process"),
+        ("subprocess.run(['true'])", "start a process"),
+        ("socket.create_connection(('127.0.0.1', 9))", "use the network"),
+        ("open('here', 'w')", "write to here"),
+        ("os.remove('here')", "change files"),
+    ],
+)
+def test_a_program_computes_and_reads_and_does_nothing_else(line: str, what: str) -> None:
+    text = f"import os, socket, subprocess\ndef train():\n    open('/proc/self/stat').close()\n    {line}"
+    program = ClientProgram.load(ShippedCode("mine.py:train", text))
+    with pytest.raises(PermissionError, match=what):
+        program.run(cast(ClientRound, SimpleNamespace(model=nn.Linear(1, 1), loader=())), {}, {}, {})
+    socket.socket().close()  # who is no program may
 
 
 def test_halves_that_do_not_fit_are_refused(workshop: Workshop, csd_emu: Command) -> None:
