@@ -86,8 +86,8 @@ def read_instructions(
     if not isinstance(returned, Mapping) or not returned:
         told = "nobody" if isinstance(returned, Mapping) else type(returned).__name__
         raise PluginFailed(f"{where} returned {told}; return drive -> {{}} for each drive that is to train", "strategy")
-    if strangers := [str(each) for each in returned if each not in devices]:
-        raise PluginFailed(f"{where} names {strangers[0]!r}; the drives are {', '.join(devices)}", "strategy")
+    if unknown := [str(each) for each in returned if each not in devices]:
+        raise PluginFailed(f"{where} names {unknown[0]!r}; the drives are {', '.join(devices)}", "strategy")
     return {
         device: _read(returned[device], f"{where}, of {device}", has_client) for device in devices if device in returned
     }
