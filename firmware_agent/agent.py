@@ -225,16 +225,17 @@ class Agent:
         if isinstance(task, Step):
             job.steps.finish(self._stepped(task, job.steps.compute(task)))
             return
-        for message in pack(self._train(job.trainer, task)):
+        for message in pack(self._train(job, task)):
             session.send_encoded(message)
 
-    def _train(self, trainer: Trainer, task: Train) -> list[bytes]:
-        done = trainer.train(task)
-        frames = trainer.encode(task.round, self._saboteur.next_damage)
+    def _train(self, job: DriveJob, task: Train) -> list[bytes]:
+        done = job.trainer.train(task, job.steps.extras)
+        frames = job.trainer.encode(task.round, self._saboteur.next_damage, done)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
         trained = Trained(
             *(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes),
-            step_seconds=done.step_seconds,
+            step_seconds=list(done.step_seconds),
+            metrics={} if done.reply is None else done.reply.metrics,
         )
         return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]
 

@@ -6,13 +6,14 @@ A file's text travels to the drives; it is found on the host, and run wherever i
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import ModelError, user_errors
@@ -20,6 +21,20 @@ from firmware_agent.common.folded_traceback import remember_source
 from firmware_agent.common.imports import check_module, import_named, name_in
 
 MAX_SOURCE_BYTES = 1 << 19
+Kind = TypeVar("Kind", bound=type)
+
+
+class BuiltIns(dict[str, type]):
+    """Name -> class of what is built in of one kind."""
+
+    def register(self, name: str, summary: str) -> Callable[[Kind], Kind]:
+        """Return the decorator that makes a class the built-in `name`; the job's registry reads `summary` here."""
+
+        def add(kind: Kind) -> Kind:
+            self[name] = kind
+            return kind
+
+        return add
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,26 @@ def load_code(kind: str, code: ShippedCode) -> Callable[..., Any]:
             f"{kind} {code.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
             f"library are there, so ship anything else inside the {kind}'s file"
         ) from error
+
+
+def make_code(kind: str, code: ShippedCode, built_in: Mapping[str, type]) -> Callable[..., Any]:
+    """Return a function with its options, or an instance of a class that was made with them.
+
+    Raises:
+        ModelError: it is not built in, or cannot be imported or made.
+    """
+    if ":" in code.name:
+        found = load_code(kind, code)
+    else:
+        check_built_in(kind, code.name, built_in)
+        found = built_in[code.name]
+    try:
+        made = found(**code.arguments) if isinstance(found, type) else functools.partial(found, **code.arguments)
+    except user_errors() as error:
+        raise ModelError(f"{kind} {code.name!r}: making it with {dict(code.arguments)} failed: {error!r}") from error
+    if not callable(made):
+        raise ModelError(f"{kind} {code.name!r}: is {type(made).__name__}, which cannot be called; name a function")
+    return made
 
 
 def _read(kind: str, name: str, path: Path) -> str:

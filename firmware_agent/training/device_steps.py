@@ -24,6 +24,8 @@ first of this step later. So what crosses has nothing to overtake.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.first_use import sent_tensors
@@ -31,7 +33,7 @@ from firmware_agent.common.frames.frame_fields import Frame
 from firmware_agent.common.frames.session_frames import Failed, Job, Slice, Tensors, Train
 from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step
 from firmware_agent.common.send_queue import Piece
-from firmware_agent.common.slices import tensor_specs
+from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.split.activations import CROSSING_ORDER, crossing_name
 from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import AnyFrame
@@ -81,7 +83,7 @@ class DeviceSteps:
             weights = StreamedWeights(tensors, arrays, self._intake, self._reader, stopwatch)
             self._passes = OverlappedPasses(worker, weights, stopwatch, self._offer_gradient)
         else:
-            self._intake = WeightIntake(lambda: state_arrays(worker.model))
+            self._intake = WeightIntake(lambda: state_arrays(worker.model), extras=job.client is not None)
             self._sender, self._reader = HeldSender(session, stopwatch, damage), TurnReader(session)
             self._passes = WholePasses(worker, self._intake)
 
@@ -117,6 +119,11 @@ class DeviceSteps:
         number = task.step if isinstance(task, Step) else task.round
         if not only_timed or self._intake.announced(number):
             self._passes.load(number)
+
+    @property
+    def extras(self) -> Mapping[str, Array]:
+        """What came with the last weights, for a client program."""
+        return self._passes.extras if isinstance(self._passes, WholePasses) else {}
 
     def compute(self, task: Step) -> LocalStep:
         """Take a step: its weights may still be on their way, its gradients leave as they become ready, or are held.

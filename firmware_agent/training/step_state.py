@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from firmware_agent.common.clients.client_program import EXTRA, STATE
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from firmware_agent.common.weights import load_arrays, state_arrays
@@ -36,7 +37,11 @@ class StepState:
 
 
 class WholePasses:
-    """Passes in which nothing happens: all weights are there before the step, all gradients are offered after it."""
+    """Passes in which nothing happens: all weights are there before the step, all gradients are offered after it.
+
+    Attributes:
+        extras: what came with the last weights, for a client program.
+    """
 
     def __init__(self, worker: GradientWorker, intake: WeightIntake) -> None:
         """Prepare.
@@ -47,6 +52,7 @@ class WholePasses:
         """
         self._worker, self._intake = worker, intake
         self._step: StepState | None = None
+        self.extras: Mapping[str, Array] = {}
 
     def load(self, number: int) -> None:
         """Copy the weights into the model where they do not lie there already.
@@ -54,7 +60,9 @@ class WholePasses:
         Raises:
             ProtocolError: they are not there.
         """
-        load_arrays(self._worker.model, self._intake.take_over(number))
+        arrays = self._intake.take_over(number)
+        self.extras = {name: array for name, array in arrays.items() if name.startswith((EXTRA, STATE))}
+        load_arrays(self._worker.model, arrays)
 
     def begin(self, step: StepState) -> None:
         """Begin a step, of which the weights are loaded."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import NamedTuple
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -21,36 +21,27 @@ from firmware_agent.common.layer_costs import LayerWork, trace_layers
 from firmware_agent.common.layer_seconds import LayerSeconds, layer_times, measure_layers
 from firmware_agent.common.losses.objective import Batch
 from firmware_agent.common.shard import Shard
-from firmware_agent.common.slices import cut_slices, tensor_specs
+from firmware_agent.common.shipped_code import ShippedCode
+from firmware_agent.common.slices import Array, cut_slices, tensor_specs
 from firmware_agent.common.split.activations import epoch_order
 from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import encode
 from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
+from firmware_agent.training.client_training import ClientTraining
 from firmware_agent.training.loaded_job import LoadedJob, size_of
+from firmware_agent.training.local_pass import LocalPass
 from firmware_agent.training.sgd import LocalSgd
 from firmware_agent.training.step_sender import Damage
 
 log = logging.getLogger(__name__)
+NOTHING_MORE: Mapping[str, Array] = MappingProxyType({})
 # Most passes that are timed; their median counts.
 LAYER_PASSES = 8
 # Steps with cycle marks end after so many seconds, but with so many steps at least beside the first, or one long one.
 _MARKED_SECONDS, _LEAST_MARKED_STEPS, _MARKED_ENCODINGS = 5.0, 2, 3
 # What a step does only to be watched is done so often; the mean counts.
 _WATCHED_REPETITIONS = 64
-
-
-class LocalPass(NamedTuple):
-    """What a round of local training did; `loss` is the mean over the samples seen, 0 if there were none.
-
-    `step_seconds` are of steps whose records the host named.
-    """
-
-    samples: int
-    steps: int
-    loss: float
-    read_bytes: int
-    step_seconds: list[PhaseSeconds]
 
 
 class Trainer:
@@ -77,11 +68,20 @@ class Trainer:
         self._seed = (job.seed, device_number)
         self.loaded = LoadedJob(job, shard, stopwatch)
         self.model = self.loaded.model
+        self._client: ClientTraining | None = None
+        if job.client is not None:
+            code = ShippedCode(job.client.name, job.client.source, job.client.arguments)
+            self._client = ClientTraining(code, self.loaded, self._optimiser, self._seed, stopwatch)
 
-    def train(self, task: Train) -> LocalPass:
-        """Pass `task.epochs` times over the shard, in the order of `epoch_order`; or take the steps that it names."""
-        optimiser = self._optimiser()
+    def train(self, task: Train, received: Mapping[str, Array] = NOTHING_MORE) -> LocalPass:
+        """Pass `task.epochs` times over the shard, in the order of `epoch_order`; or take the steps that it names.
+
+        In a job with a client program that trains, with what was `received` beside the weights.
+        """
         torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.round]).generate_state(1)[0]))
+        if self._client is not None:
+            return self._client.train(self._job, task, received)
+        optimiser = self._optimiser()
         loss_sum, samples, steps, read_bytes = 0.0, 0, 0, 0
         each: list[PhaseSeconds] = []
         for batch in self._batches(task):
@@ -132,14 +132,18 @@ class Trainer:
             layers,
         )
 
-    def encode(self, exchange: int, damage: Damage = lambda: None) -> list[bytes]:
-        """Return the frames that carry the weights: the part of sending in which a task is always runnable."""
+    def encode(self, exchange: int, damage: Damage = lambda: None, done: LocalPass | None = None) -> list[bytes]:
+        """Return the frames that carry the weights: the part of sending in which a task is always runnable.
+
+        Of a round that a client program has done they carry what it returned, and its state, which is no device time.
+        """
         self._stopwatch.mark()
-        arrays = state_arrays(self.model)
+        reply, kept = (None, {}) if done is None else (done.reply, done.state)
+        arrays = state_arrays(self.model) if reply is None else reply.arrays
         pieces = (harm(piece) if (harm := damage()) else piece for piece in cut_slices(exchange, arrays))
-        frames = [encode(frame) for frame in (Tensors(exchange, tensor_specs(arrays)), *pieces)]
+        frames = [encode(frame) for frame in (Tensors(exchange, tensor_specs({**arrays, **kept})), *pieces)]
         self._stopwatch.lap("encode")
-        return frames
+        return [*frames, *(encode(piece) for piece in cut_slices(exchange, kept))]
 
     def _run_marked_steps(self, optimiser: LocalSgd, task: Measure) -> None:
         """Take steps with a cycle mark at the end of each phase, and encode the weights a few times."""
@@ -232,11 +236,12 @@ class Trainer:
             self._stopwatch.mark()
             yield from (self.loaded.take(np.frombuffer(records, "<u4")) for records in task.batches)
             return
+        size = int(task.config.get("batch_size", self._job.batch_size))
         for epoch in range(task.epochs):
             order = epoch_order(*self._seed, task.round, epoch, self.loaded.samples)
             self._stopwatch.mark()
-            for start in range(0, len(order), self._job.batch_size):
-                yield self.loaded.take(order[start : start + self._job.batch_size])
+            for start in range(0, len(order), size):
+                yield self.loaded.take(order[start : start + size])
 
     def _endless_batches(self, batch_size: int) -> Iterator[Batch]:
         generator = np.random.default_rng(self._seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from firmware_agent.common.clients.client_program import EXTRA, STATE
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.session_frames import Slice, Tensors
 from firmware_agent.common.slices import Array, Assembler, tensor_specs
@@ -17,9 +18,9 @@ _STEPS = 2
 class WeightIntake:
     """The exchanges that are announced and not forgotten, by number."""
 
-    def __init__(self, arrays: ModelArrays) -> None:
-        """Begin with none; `arrays` are those of the model."""
-        self._arrays = arrays
+    def __init__(self, arrays: ModelArrays, extras: bool = False) -> None:
+        """Begin with none; `arrays` are those of the model, and with `extras` others may come beside them."""
+        self._arrays, self._extras = arrays, extras
         self._announced: dict[int, Assembler] = {}
 
     def take(self, frame: Tensors | Slice) -> None:
@@ -71,4 +72,7 @@ class WeightIntake:
                 )
             del self._announced[old]
         arrays = self._arrays()
-        self._announced[frame.exchange] = Assembler(frame.exchange, frame.specs, tensor_specs(arrays), arrays)
+        expected = tensor_specs(arrays)
+        if self._extras:
+            expected += [spec for spec in frame.specs if spec.name.startswith((EXTRA, STATE))]
+        self._announced[frame.exchange] = Assembler(frame.exchange, frame.specs, expected, arrays)

@@ -16,6 +16,7 @@ from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.shipped_code import ShippedCode
+from host.app.client_trial import try_client
 from host.app.job_objective import choose_objective, load_job_dataset
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
@@ -47,6 +48,7 @@ from host.policies.aggregation import check_drives, make_strategy
 from host.policies.batching.client_layers import WHOLE, Front, front_models
 from host.policies.metrics import make_metrics
 from host.policies.split.cut_decision import CutDecision
+from host.training.client_contract import ClientContract
 from host.training.host_optimiser import make_optimiser
 from host.training.job_inputs import JobInputs
 from host.training.selection.planning import Planning, make_planning
@@ -62,6 +64,11 @@ _NOT_COVERED = (
     "measure more with csd-emu calibrate"
 )
 
+_BY_TABLE = (
+    "client {}: modelled seconds are those of the calibration table for the batches that it takes, without what it "
+    "computes beside them; on virtual machines that is counted"
+)
+
 
 @dataclass(frozen=True)
 class RunRequest(JobInputs):
@@ -75,6 +82,7 @@ class RunRequest(JobInputs):
         communication: how a synchronous job's steps are sent.
         plugins: the user's own strategy or tuner.
         proximal: the strategy's mu, which drives add to their loss.
+        contract: the client program that trains in the drives; None for their own loop.
         placed: where the model is cut; None if nothing is moved.
         host_table: what the whole model's steps cost on the host, or on a drive that it is compared with; None if it is
             not known.
@@ -89,6 +97,7 @@ class RunRequest(JobInputs):
     communication: TransferPolicy = UNSLICED
     plugins: Plugins = NO_PLUGINS
     proximal: float = 0.0
+    contract: ClientContract | None = None
     placed: SplitModelInfo | None = None
     host_table: CalibrationTable | None = None
     decision: CutDecision | None = None
@@ -117,6 +126,7 @@ class RunRequest(JobInputs):
             decided = [] if self.decision is None else explain(self.decision)
             rest = [*self.communication.notes(self.job), *decided, *placed]
             return [*self.sync.notes, *clocks, *rest]
+        clocks += [] if self.contract is None or not self.models else [_BY_TABLE.format(self.contract.code.name)]
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
@@ -338,11 +348,17 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
     strategy = make_strategy(job.strategy, job.momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
+    if config.clock == SAMPLED and (job.client is not None or hasattr(strategy, "configure")):
+        raise ConfigurationError(
+            f"clock: sampled: counts steps of the built-in loop, and strategy {job.strategy.name} or a client program "
+            "says to each drive what it does; use the clock counted"
+        )
     return _request_of(
         inputs,
         expected=expected,
         plugins=plugins,
         proximal=strategy.proximal,
+        contract=try_client(inputs, plugins, strategy),
         host_table=store.find(inputs.spec, inputs.shape, config.host.profile),
     )
 

@@ -326,7 +326,7 @@ def _make_model(request: RunRequest) -> TrainedModel:
 
 def _round_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it trains in rounds."""
-    return job_frame(request.job, request.spec, request.objective, request.proximal)
+    return job_frame(request.job, request.spec, request.objective, request.proximal, contract=request.contract)
 
 
 def _step_frame(request: RunRequest) -> Job:

@@ -15,7 +15,14 @@ from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY, TRACKER
-from host.config.plugins.plugin_section import LossSection, MetricSection, StrategySection, TunerSection, UserSection
+from host.config.plugins.plugin_section import (
+    ClientSection,
+    LossSection,
+    MetricSection,
+    StrategySection,
+    TunerSection,
+    UserSection,
+)
 from host.config.sync_section import DisturbSection, SyncSection
 from host.core.datasets import check_source
 from host.core.plain_text import plain_name
@@ -123,7 +130,7 @@ class StragglerSection(Config):
 
 
 # Keys that one mode has and the other has not.
-_FEDERATED_KEYS = ("participation", "straggler", "strategy")
+_FEDERATED_KEYS = ("participation", "straggler", "strategy", "client")
 _SYNC_KEYS = ("tuner", "sync", "disturb", "communication", "placement", "planner")
 
 
@@ -151,6 +158,8 @@ class JobConfig(Config):
         planner: of synchronous jobs: which devices train is chosen in the first steps; without it all do.
         strategy: how the host makes new weights of the devices': a built-in name such as ``fedavg`` or
             ``trimmed_mean`` (see docs/training.md), or one of the user's own (see docs/extending.md).
+        client: what a drive does in a round in place of local training: a function of the user's own (see
+            docs/extending.md). None: the strategy's own half, if it has one.
         participation: how many devices are chosen for a round: a share, or a count.
         straggler: optional; a device that takes longer is left out of the round's mean.
         rounds: at most so many; a run ends early when the target is reached.
@@ -200,6 +209,7 @@ class JobConfig(Config):
     )
     planner: PlannerSection | None = None
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
+    client: ClientSection | None = None
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]
     straggler: StragglerSection | None = None
     rounds: int = Field(default=10, ge=1, le=1_000_000)

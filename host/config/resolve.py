@@ -15,7 +15,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import LOSS, METRIC, PARTITION, STRATEGY, TUNER
+from host.config.plugins.kinds import CLIENT, LOSS, METRIC, PARTITION, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -30,10 +30,11 @@ class Plugins:
     loss: Plugin | None = None
     metrics: tuple[Plugin, ...] = ()
     partition: Plugin | None = None
+    client: Plugin | None = None
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
-        named = (self.strategy, self.tuner, self.loss, *self.metrics, self.partition)
+        named = (self.strategy, self.tuner, self.loss, self.client, *self.metrics, self.partition)
         return (each for each in named if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
@@ -73,7 +74,8 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         common = Plugins(loss=loss, metrics=metrics, partition=None if deal is None else _load(PARTITION, deal, path))
         if job.mode == "sync":
             return replace(common, tuner=_load(TUNER, job.tuner, path))
-        return replace(common, strategy=_load(STRATEGY, job.strategy, path))
+        client = None if job.client is None else _load(CLIENT, job.client, path)
+        return replace(common, strategy=_load(STRATEGY, job.strategy, path), client=client)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
@@ -82,8 +84,8 @@ def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
     of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
     try:
-        others = (LOSS, job.loss), (PARTITION, job.data.partition.own), *((METRIC, each) for each in job.metrics or ())
-        for kind, section in (of_mode, *others):
+        others = (LOSS, job.loss), (CLIENT, job.client), (PARTITION, job.data.partition.own)
+        for kind, section in (of_mode, *others, *((METRIC, each) for each in job.metrics or ())):
             if isinstance(section, UserSection):
                 check_plugin(kind, section, path.parent)
     except PluginError as error:

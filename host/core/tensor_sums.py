@@ -242,12 +242,17 @@ class Scan:
 
 
 def scan_update(weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
-    """Look at new weights once; `start` are those that the drive was sent, `buffers` names what is not trained."""
+    """Look at new weights once; `start` are those that the drive was sent, `buffers` names what is not trained.
+
+    What the drive was not sent is looked at for values that are no finite numbers alone.
+    """
     trained = floating = counts = 0.0
     for name, array in weights.items():
-        finite, total = squares(array, start[name])
+        finite, total = squares(array, start.get(name))
         if not finite:
             return Scan(UNLIMITED, name)
+        if name not in start:
+            continue
         if name not in buffers:
             trained += total
         elif np.issubdtype(array.dtype, np.floating):

@@ -78,7 +78,7 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         excluded["communication"] = True
     elif job.communication.predictor == "model":
         excluded["communication"] = {"predictor"}
-    excluded |= {"loss": True} if job.loss is None else {}
+    excluded |= {key: True for key in ("loss", "client") if getattr(job, key) is None}
     unset = {key for key, value in job.data.partition if key != "dirichlet" and not value}
     excluded["data"] = {"partition": unset} | ({"input": True} if job.data.input is None else {})
     if getattr(job.strategy, "update_norm", None) is None:

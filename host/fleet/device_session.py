@@ -22,6 +22,8 @@ _FRAMES_IN_A_ROW = 64
 
 F = TypeVar("F", bound=Frame)
 T = TypeVar("T")
+ExpectedTensors = Sequence[TensorSpec] | Callable[[Sequence[TensorSpec]], Sequence[TensorSpec]]
+"""The tensors that an exchange has, or what returns them, given those that are announced."""
 OnArrival = Callable[[str, int, int, bool], None]
 """Is told of a slice: its tensor, its first byte and the one past its last, and whether it was not there before."""
 
@@ -182,9 +184,9 @@ class DeviceSession:
         return frame
 
     async def receive_tensors(
-        self, exchange: int, expected: Sequence[TensorSpec], then: type[F], deadline: Deadline
+        self, exchange: int, expected: ExpectedTensors, then: type[F], deadline: Deadline
     ) -> tuple[dict[str, Array], F]:
-        """Collect an exchange's tensors up to the closing frame of kind `then`.
+        """Collect an exchange's tensors up to the closing frame of kind `then`; `expected` says which may be announced.
 
         Raises:
             ProtocolError: the tensors are not the expected ones, or not whole; the session is closed.
@@ -192,7 +194,8 @@ class DeviceSession:
         try:
             announced = await self.expect(Tensors, deadline)
             spare, self._collection.spare = self._collection.spare, {}
-            assembler = Assembler(exchange, announced.specs, expected, spare)
+            allowed = expected(announced.specs) if callable(expected) else expected
+            assembler = Assembler(exchange, announced.specs, allowed, spare)
             self.collect(assembler)
             if not isinstance(frame := await self.receive(deadline), then):
                 raise ProtocolError(f"sent {type(frame).__name__} where {then.__name__} was due")

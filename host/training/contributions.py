@@ -73,6 +73,7 @@ class ScreenedContribution:
         scan: of its tensors; None of a probe, whose gradients are dropped.
         clock: whose seconds these are; ``modelled`` ones are not the drive's to say, and not looked at.
         table_seconds: what its calibration table says of this; None without one.
+        by_program: whether a client program did it, which takes as many records and steps as it likes.
     """
 
     device: str
@@ -81,6 +82,7 @@ class ScreenedContribution:
     scan: Scan | None
     clock: str
     table_seconds: float | None = None
+    by_program: bool = False
 
     @property
     def kind(self) -> str:

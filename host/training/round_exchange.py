@@ -8,25 +8,28 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
+from firmware_agent.common.clients.client_program import STATE
 from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
-from firmware_agent.common.frames.session_frames import Code, Job, Ready, Tensors, Train, Trained
+from firmware_agent.common.frames.session_frames import Code, Job, Ready, Trained
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
-from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_specs
-from firmware_agent.common.wire import encode, pack
+from firmware_agent.common.slices import Array, tensor_specs
 from host.config.job_file import JobConfig
 from host.config.participation import RoundSelection
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
 from host.core.tensor_sums import Scan, scan_update
-from host.fleet.device_session import DeviceSession
+from host.fleet.device_session import DeviceSession, ExpectedTensors
 from host.fleet.fleet import Fleet
 from host.training.accounting import DeviceReport
+from host.training.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages
 from host.training.contributions import Refusal, ScreenedContribution, dealt_passes
 from host.training.device_conduct import Conduct, all_diverge, diverged
 from host.training.screening import Screen
@@ -67,8 +70,9 @@ def job_frame(
     proximal: float = 0.0,
     overlap: bool = False,
     cut: str | None = None,
+    contract: ClientContract | None = None,
 ) -> Job:
-    """Return the frame that tells a drive what it trains; `proximal` is the strategy's.
+    """Return the frame that tells a drive what it trains; `proximal` is the strategy's, `contract` of its client.
 
     With `overlap` a synchronous job's slices cross while the drive computes; `cut` names the layer that the host's part
     of the model begins with.
@@ -91,6 +95,8 @@ def job_frame(
         cut=cut,
         input_field=objective.input_field,
         loss=Code(objective.loss.name, objective.loss.source, dict(objective.loss.arguments)),
+        client=None if contract is None else contract.code,
+        returns=[] if contract is None else list(contract.returns),
     )
 
 
@@ -104,6 +110,26 @@ async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline)
     await session.expect(Ready, deadline)
 
 
+@dataclass(frozen=True)
+class RoundTask:
+    """What a device does in a round.
+
+    Attributes:
+        number: the round's.
+        messages: that tell it so.
+        instruction: of the strategy.
+        weights: that it begins with.
+        buffers: names of those that are not trained.
+    """
+
+    number: int
+    messages: RoundMessages
+    instruction: Instruction
+    weights: Mapping[str, Array]
+    buffers: Collection[str]
+
+
+NOTHING_SAID: Mapping[str, Instruction] = MappingProxyType({})
 BeforeTask = Callable[[DeviceSession, Deadline], Awaitable[None]]
 """May speak with a device before it gets its next task; raises `DeviceError` if that device is lost."""
 
@@ -159,6 +185,8 @@ class RoundExchange:
         screen: judges what comes back; one that has seen nothing, at first.
         on_event: called with device, what happened, and more about it.
         clock_of: see `host.core.device_time.DeviceTime.clock`; at first the stopwatch's own.
+        contract: of the job's client program; None without one.
+        states: device -> what its client program keeps, as it returned it last, by names on the wire.
     """
 
     def __init__(
@@ -182,6 +210,7 @@ class RoundExchange:
             before_task: called for each device before a round's frames go to it.
             failures: is told when the user's code fails in a device; without, the run goes on.
         """
+        self.contract, self.states = ClientContract.of(frame), dict[str, dict[str, Array]]()
         self.screen, self._conduct = Screen(), Conduct(on_event)
         self.clock_of: Callable[[str, str], str] = lambda _, stopwatch: stopwatch
         self._job, self._frame, self._fleet = job, frame, fleet
@@ -189,8 +218,17 @@ class RoundExchange:
         self._failures = failures or Failures(goes_on=True)
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
 
+    def list_samples(self) -> dict[str, int]:
+        """Return device -> records of its shard, of those that are there."""
+        return {device: session.hello.samples for device, session in self._fleet.sessions().items()}
+
     async def visit(
-        self, number: int, weights: Mapping[str, Array], choice: RoundSelection, buffers: Collection[str] = ()
+        self,
+        number: int,
+        weights: Mapping[str, Array],
+        choice: RoundSelection,
+        buffers: Collection[str] = (),
+        instructions: Mapping[str, Instruction] = NOTHING_SAID,
     ) -> Visited:
         """Train one round on the chosen devices; `buffers` are the weights that are not trained.
 
@@ -203,7 +241,7 @@ class RoundExchange:
                 job says that the run ends then.
             Diverged: all devices' weights or losses are no finite numbers any more, or explode.
         """
-        frames = _encode_round(number, weights, self._job.epochs)
+        messages = RoundMessages(number, weights, self._job.epochs)
         attempt = _Attempt(number, choice)
         while True:
             sessions = attempt.candidates(self._conduct.without_aside(self._fleet.sessions()))
@@ -215,7 +253,8 @@ class RoundExchange:
                 self.on_event(HOST, EventKind.NOTE, f"round {number}: {told}")
             attempt.begin(sessions)
             start = weights, buffers
-            visits = [self._visit(session, number, frames, start) for session in sessions]
+            tasks = [RoundTask(number, messages, instructions.get(each.device, AS_USUAL), *start) for each in sessions]
+            visits = [self._visit(session, task) for session, task in zip(sessions, tasks, strict=True)]
             results = self._screened(number, await all_or_none(visits), weights)
             if answers := [result for result in results if isinstance(result, RoundAnswer)]:
                 return Visited(frozenset({*choice.chosen, *attempt.counts}), answers)
@@ -242,10 +281,11 @@ class RoundExchange:
         return self._conduct.refuse(session, why, where)
 
     def _part(self, answer: RoundAnswer) -> ScreenedContribution:
-        said, session = answer.returned.trained, answer.session
-        dealt = dealt_passes(session.hello.samples, self._job.epochs, self._frame.batch_size)
+        returned, session = answer.returned, answer.session
+        dealt = dealt_passes(session.hello.samples, returned.epochs, returned.batch_size)
+        clock = self.clock_of(session.device, session.hello.clock)
         return ScreenedContribution(
-            session.device, dealt, said, answer.scan, self.clock_of(session.device, session.hello.clock)
+            *(session.device, dealt, returned.trained, answer.scan, clock), by_program=self.contract is not None
         )
 
     async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
@@ -272,61 +312,59 @@ class RoundExchange:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
 
-    async def _visit(
-        self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start
-    ) -> RoundAnswer | CsdError:
+    async def _visit(self, session: DeviceSession, task: RoundTask) -> RoundAnswer | CsdError:
         """Train one round on one device; an error, which is recorded, if the device was lost or its task failed.
 
         Raises:
             DeviceCodeFailed: the user's code failed, and the run ends.
         """
         try:
-            return await self._train_device(session, number, frames, start)
+            return await self._train_device(session, task)
         except DeviceFailed as error:  # the session goes on: the next round is another chance
-            self.on_event(session.device, EventKind.FAILED, f"in round {number}: {error}")
+            self.on_event(session.device, EventKind.FAILED, f"in round {task.number}: {error}")
             if isinstance(error, DeviceCodeFailed):
                 self._failures.take(error, session.device)
                 self._failures.check()
             return error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
-            self.on_event(session.device, EventKind.LOST, f"in round {number}: {error}")
+            self.on_event(session.device, EventKind.LOST, f"in round {task.number}: {error}")
             return error
 
-    async def _train_device(
-        self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start
-    ) -> RoundAnswer:
+    async def _train_device(self, session: DeviceSession, task: RoundTask) -> RoundAnswer:
+        state: Mapping[str, Array] = {}
         if session not in self._prepared:
+            state = self.states.get(session.device, {})
             await prepare_device(session, self._frame, Deadline(self._job.watchdog))
             self._prepared.add(session)
         await self._before_task(session, Deadline(self._job.watchdog))
         sent, received = session.sent_bytes, session.received_bytes
-        for data in frames:
+        for data in task.messages.of(task.instruction, state):
             await session.send_encoded(data, Deadline(self._job.watchdog))
-        specs = tensor_specs(start[0])
-        weights, trained = await session.receive_tensors(number, specs, Trained, Deadline(self._job.watchdog))
-        if sum(map(spec_bytes, specs)) < _SMALL_BYTES:
+        expected: ExpectedTensors = tensor_specs(task.weights)
+        if (contract := self.contract) is not None:
+            expected = partial(contract.expected, weights=task.weights)
+        deadline = Deadline(self._job.watchdog)
+        weights, trained = await session.receive_tensors(task.number, expected, Trained, deadline)
+        kept = {name: weights.pop(name) for name in list(weights) if name.startswith(STATE)} if self.contract else {}
+        start = task.weights, task.buffers
+        if sum(array.nbytes for array in weights.values()) < _SMALL_BYTES:
             scan = scan_update(weights, *start)
         else:  # beside what other drives still send
             scan = await asyncio.to_thread(scan_update, weights, *start)
+        self.states |= {session.device: kept} if self.contract else {}
         returned = DeviceReport(
             device=session.device,
             hello_clock=session.hello.clock,
             trained=trained,
-            epochs=self._job.epochs,
-            batch_size=self._job.batch_size,
-            sent_bytes=session.sent_bytes - sent,
-            received_bytes=session.received_bytes - received,
+            epochs=task.instruction.epochs(self._job.epochs),
+            batch_size=task.instruction.batch_size(self._job.batch_size),
+            # The state stays in the drive; that the host has a copy is for runs that are resumed.
+            sent_bytes=session.sent_bytes - sent - _bytes_of(state),
+            received_bytes=session.received_bytes - received - _bytes_of(kept),
         )
         return RoundAnswer(session, weights, returned, scan)
 
 
-Start = tuple[Mapping[str, Array], Collection[str]]
-"""What a round begins with: the weights, and which of them are buffers."""
-
-
-def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:
-    """Return the messages that carry a round's weights and task, encoded once for all devices."""
-    pieces = cut_slices(number, weights)
-    frames = (Tensors(number, tensor_specs(weights)), *pieces, Train(number, epochs))
-    return list(pack(encode(frame) for frame in frames))
+def _bytes_of(arrays: Mapping[str, Array]) -> int:
+    return sum(array.nbytes for array in arrays.values())

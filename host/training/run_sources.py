@@ -70,7 +70,7 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
 
 
 def _user_files(job: JobConfig, directory: Path) -> list[str]:
-    sections = (job.strategy, job.tuner, job.loss, job.data.partition.own, *(job.metrics or ()))
+    sections = (job.strategy, job.tuner, job.loss, job.client, job.data.partition.own, *(job.metrics or ()))
     named = [job.model, *(each.name for each in sections if isinstance(each, UserSection))]
     if file_of(job.data.source) is not None:
         named.append(job.data.source.removeprefix(f"{directory.absolute()}/"))

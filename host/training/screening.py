@@ -64,6 +64,8 @@ FASTER, SLOWER = 1e3, 1e4
 # A loss of the user's own may be below zero, or a square of large numbers; beyond this, either way, it is none.
 MOST_LOSS = 1e12
 MOST_MEMORY_BYTES = 1 << 44
+# Of a client program, over the shard times the job's epochs.
+MOST_PASSES = 1_000
 MOST_RECORD_BYTES = 1 << 30
 
 
@@ -284,6 +286,12 @@ def _scans(parts: Sequence[ScreenedContribution]) -> dict[str, Scan]:
 
 def _as_dealt(part: ScreenedContribution) -> Refusal | None:
     dealt, said = part.dealt, part.said
+    if part.by_program:
+        most = MOST_PASSES * max(1, dealt.samples)
+        if said.samples <= most and (not isinstance(said, Trained) or said.steps <= max(1, said.samples)):
+            return None
+        told = f"{said.samples} records in {getattr(said, 'steps', 1)} steps; it was dealt {dealt.samples}"
+        return Refusal(Reason.SAMPLES, f"it says that its client program took {told}, {MOST_PASSES} passes at most")
     if said.samples != dealt.samples:
         return Refusal(
             Reason.SAMPLES, f"it says that it trained on {said.samples} records; it was dealt {dealt.samples}"
@@ -319,7 +327,7 @@ def _check_losses(parts: Sequence[ScreenedContribution]) -> dict[str, Refusal]:
             found[part.device] = Refusal(
                 Reason.REPORT, f"it says that it held {said.peak_memory_bytes} bytes of memory"
             )
-        elif said.read_bytes > MOST_RECORD_BYTES * part.dealt.samples:
+        elif said.read_bytes > MOST_RECORD_BYTES * max(said.samples, part.dealt.samples):
             found[part.device] = Refusal(
                 Reason.REPORT, f"it says that it read {said.read_bytes} bytes for {part.dealt.samples} records"
             )

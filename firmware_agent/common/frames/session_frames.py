@@ -85,7 +85,8 @@ class Job(Frame, frozen=True):
     together, or the running ones; and the dtype in which the model computes. With `overlap` slices cross while it does;
     whoever waits for the other side longer than `deadline_seconds` then ends the session. `cut` names the layer that
     the host's part of the model begins with (see `firmware_agent.common.split.cutting`); None for the whole model in
-    the drive.
+    the drive. `client` trains in rounds in place of the drive's own loop, and `returns` these tensors
+    (see `firmware_agent.common.clients`).
     """
 
     model: Name
@@ -104,6 +105,8 @@ class Job(Frame, frozen=True):
     cut: Annotated[str, Meta(max_length=256)] | None = None
     input_field: Name = "image"
     loss: Code = Code("cross_entropy")
+    client: Code | None = None
+    returns: Annotated[list[TensorSpec], Meta(max_length=MAX_TENSORS)] = msgspec.field(default_factory=list)
 
 
 class Ready(Frame, frozen=True):
@@ -145,12 +148,16 @@ class Train(Frame, frozen=True, omit_defaults=True):
     """Host: train from the weights just sent, for whole passes over the shard, and send the weights back.
 
     Without a pass the weights go back as they came: a round that only exchanges. `batches` are steps in place of the
-    passes: indices into the shard, little-endian uint32, of the records of each.
+    passes: indices into the shard, little-endian uint32, of the records of each. `config` is what the strategy says to
+    this drive; without a client program its ``batch_size`` is all that counts.
     """
 
     round: Positive
     epochs: Count
     batches: Annotated[list[StepRecords], Meta(max_length=MAX_RAW_STEPS)] | None = None
+    config: Annotated[dict[Name, int | float | Text | bool], Meta(max_length=MAX_FACTS)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class Trained(Frame, frozen=True, omit_defaults=True):
@@ -158,7 +165,7 @@ class Trained(Frame, frozen=True, omit_defaults=True):
 
     `loss` is the mean over the samples seen, 0 without any; `peak_memory_bytes` the most that the agent's process had
     in RAM, 0 if not read; `metered` is there if the drive has a power sensor. `step_seconds` are those of each of
-    `Train.batches`, and `seconds` then what came after them.
+    `Train.batches`, and `seconds` then what came after them. `metrics` are a client program's.
     """
 
     round: Positive
@@ -170,6 +177,7 @@ class Trained(Frame, frozen=True, omit_defaults=True):
     peak_memory_bytes: Count = 0
     metered: Metered | None = None
     step_seconds: Annotated[list[PhaseSeconds], Meta(max_length=MAX_RAW_STEPS)] = msgspec.field(default_factory=list)
+    metrics: Annotated[dict[Name, float], Meta(max_length=MAX_FACTS)] = msgspec.field(default_factory=dict)
 
 
 class Disturb(Frame, frozen=True):

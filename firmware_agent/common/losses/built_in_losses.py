@@ -5,33 +5,20 @@ Torch is imported when one is made: whoever only reads a job has no need of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from firmware_agent.common.datafiles.record_set import target_of
 from firmware_agent.common.errors import ModelError
+from firmware_agent.common.shipped_code import BuiltIns
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     Fields = Mapping[str, Tensor]
-Kind = TypeVar("Kind", bound=type)
 
 
-class BuiltInLosses(dict[str, type]):
-    """Name -> class of a built-in loss."""
-
-    def register(self, name: str, summary: str) -> Callable[[Kind], Kind]:
-        """Return the decorator that makes a class the built-in `name`; the job's registry reads `summary` here."""
-
-        def add(kind: Kind) -> Kind:
-            self[name] = kind
-            return kind
-
-        return add
-
-
-LOSSES = BuiltInLosses()
+LOSSES = BuiltIns()
 
 
 class _Loss:

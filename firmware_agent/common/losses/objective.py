@@ -6,17 +6,16 @@ mean over the records, so that parts of a batch, and drives' batches, can be add
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from firmware_agent.common.errors import ModelError, user_errors
+from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.losses.built_in_losses import LOSSES
-from firmware_agent.common.shipped_code import ShippedCode, check_built_in, load_code
+from firmware_agent.common.shipped_code import ShippedCode, make_code
 from firmware_agent.common.slices import Array
 
 Batch = Mapping[str, Array]
@@ -24,23 +23,6 @@ Batch = Mapping[str, Array]
 Loss = Callable[..., torch.Tensor]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def load_loss(code: ShippedCode) -> Loss:
-    """Return a loss, with its options.
-
-    Raises:
-        ModelError: it is not built in, or cannot be imported or made.
-    """
-    if ":" in code.name:
-        kind: Callable[..., Any] = load_code("loss", code)
-    else:
-        check_built_in("loss", code.name, LOSSES)
-        kind = LOSSES[code.name]
-    try:
-        return kind(**code.arguments) if isinstance(kind, type) else functools.partial(kind, **code.arguments)
-    except user_errors() as error:
-        raise ModelError(f"loss {code.name!r}: making it with {dict(code.arguments)} failed: {error!r}") from error
 
 
 @dataclass(frozen=True)
@@ -92,7 +74,9 @@ class Objective:
         Raises:
             ModelError: its loss cannot be imported.
         """
-        return cls(spec.input_field, spec.input_scale, load_loss(spec.loss), spec.loss.name, _DTYPES[precision])
+        return cls(
+            spec.input_field, spec.input_scale, make_code("loss", spec.loss, LOSSES), spec.loss.name, _DTYPES[precision]
+        )
 
     def inputs(self, batch: Batch) -> torch.Tensor:
         """Return a batch as the model takes it: bytes scaled, whole numbers as they are, others in its precision."""

@@ -55,6 +55,21 @@ LOSS = Registry(
     given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
     by_path=True,
 )
+CLIENT = Registry(
+    word="client",
+    group="csd_emu.clients",
+    package="firmware_agent.common.clients",
+    needed=("__call__",),
+    given={
+        "model": "with the weights that the host sent, in training mode",
+        "loader": "the round's batches, field -> (records, ...) tensor",
+        "config": "name -> number or text, of the job and of the strategy's `configure`",
+        "received": "name -> tensor, of the strategy's `configure`",
+        "state": "name -> tensor or number, kept in the drive from round to round",
+        "csd": "`loss`, `optimizer`, `fit`, `phase` and `inputs`",
+    },
+    by_path=True,
+)
 METRIC = Registry(
     word="metrics",
     group="csd_emu.metrics",

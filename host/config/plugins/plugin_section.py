@@ -36,7 +36,7 @@ from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import PluginError, user_errors
-from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
+from host.config.plugins.kinds import CLIENT, LOSS, METRIC, STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -137,7 +137,7 @@ class UserSection(Config):
     name: str = Field(
         min_length=1,
         json_schema_extra=lambda schema: schema.update(
-            {"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in, *LOSS.built_in, *METRIC.built_in]}}
+            {"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in, *LOSS.built_in, *METRIC.built_in, *CLIENT.built_in]}}
         ),
     )
 
@@ -273,7 +273,9 @@ if TYPE_CHECKING:
     TunerSection = str | BuiltInSection | UserSection
     LossSection = BuiltInSection | UserSection
     MetricSection = BuiltInSection | UserSection
+    ClientSection = BuiltInSection | UserSection
 else:
+    ClientSection = Annotated[Any, RegisteredSection(CLIENT, BuiltInSection, "my_client.py:train")]
     MetricSection = Annotated[Any, RegisteredSection(METRIC, BuiltInSection, "perplexity or my_metrics.py:recall")]
     LossSection = Annotated[
         Any, RegisteredSection(LOSS, BuiltInSection, "cross_entropy or {name: my_loss.py:focal, gamma: 2}")

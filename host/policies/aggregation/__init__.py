@@ -10,13 +10,15 @@ from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import StrategySection, UserSection, accepted
 from host.core.tensor_sums import weighted_mean
 from host.policies.aggregation.clipping import Clipped
-from host.policies.aggregation.fedadam import FedAdam
+from host.policies.aggregation.fedadam import FedAdagrad, FedAdam, FedYogi
 from host.policies.aggregation.fedavg import FedAvg
 from host.policies.aggregation.fednova import FedNova
 from host.policies.aggregation.fedprox import FedProx
 from host.policies.aggregation.krum import Krum, MultiKrum
 from host.policies.aggregation.median import Median, TrimmedMean
-from host.policies.aggregation.strategy import Contribution, Stateless, Strategy, check_names
+from host.policies.aggregation.private_fedavg import PrivateFedAvg
+from host.policies.aggregation.scaffold import FedBn, Scaffold
+from host.policies.aggregation.strategy import Contribution, DriveHistory, Stateless, Strategy, check_names
 from host.policies.aggregation.update_direction import Directions
 from host.policies.aggregation.user_strategy import UserStrategy
 
@@ -24,13 +26,19 @@ __all__ = [
     "Clipped",
     "Contribution",
     "Directions",
+    "DriveHistory",
+    "FedAdagrad",
     "FedAdam",
     "FedAvg",
+    "FedBn",
     "FedNova",
     "FedProx",
+    "FedYogi",
     "Krum",
     "Median",
     "MultiKrum",
+    "PrivateFedAvg",
+    "Scaffold",
     "Stateless",
     "Strategy",
     "TrimmedMean",

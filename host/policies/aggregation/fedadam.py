@@ -1,4 +1,4 @@
-"""FedAdam: the host runs Adam on the drives' mean update."""
+"""FedAdam, FedYogi and FedAdagrad: the host runs an adaptive optimiser on the drives' mean update."""
 
 from __future__ import annotations
 
@@ -77,12 +77,42 @@ class FedAdam:
             n.removeprefix(_SECOND): a.astype(np.float64) for n, a in state.items() if n.startswith(_SECOND)
         }
 
+    def _moved(self, second: Moment, squares: Moment) -> Moment:
+        return np.asarray(self._beta2 * second + (1.0 - self._beta2) * squares)
+
     def _stepped(self, name: str, before: Array, mean: Array) -> Array:
         start = before.astype(np.float64)
         delta = mean.astype(np.float64) - start
         first = self._first.get(name, np.zeros_like(delta))
         second = self._second.get(name, np.full_like(delta, self._tau**2))
         self._first[name] = first = np.asarray(self._beta1 * first + (1.0 - self._beta1) * delta)
-        self._second[name] = second = np.asarray(self._beta2 * second + (1.0 - self._beta2) * delta**2)
+        self._second[name] = second = self._moved(second, delta**2)
         after = start + self._learning_rate * first / (np.sqrt(second) + self._tau)
         return np.asarray(after, before.dtype)
+
+
+@STRATEGY.register("fedyogi", "FedAdam whose second moment moves by as much as it is off at the most.")
+class FedYogi(FedAdam):
+    """Reddi et al. (ICLR 2021), Algorithm 2, FedYogi: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)``."""
+
+    def _moved(self, second: Moment, squares: Moment) -> Moment:
+        return np.asarray(second - (1.0 - self._beta2) * squares * np.sign(second - squares))
+
+
+@STRATEGY.register("fedadagrad", "Adagrad on the host: steps become smaller as updates add up.")
+class FedAdagrad(FedAdam):
+    """Reddi et al. (ICLR 2021), Algorithm 2, FedAdagrad: ``v <- v + Delta^2``, and by default ``beta1`` of 0."""
+
+    def __init__(
+        self,
+        learning_rate: Annotated[float, Gt(0), Le(100)] = 0.1,
+        beta1: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        tau: Annotated[float, Gt(0), Le(1)] = 1e-3,
+        *,
+        parameters: Collection[str],
+    ) -> None:
+        """Step `parameters`; options are those of `FedAdam`."""
+        super().__init__(learning_rate, beta1, 0.0, tau, parameters=parameters)
+
+    def _moved(self, second: Moment, squares: Moment) -> Moment:
+        return np.asarray(second + squares)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from firmware_agent.common.clients.built_in_clients import effective_steps
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
 from host.policies.aggregation.strategy import Contribution, Stateless, mean_of_buffers
@@ -54,13 +55,3 @@ def _moved(name: str, before: Array, factors: Sequence[float], contributions: Se
     for factor, part in zip(factors, contributions, strict=True):
         total += factor * (part.weights[name].astype(np.float64) - start)
     return np.asarray(total, before.dtype)
-
-
-def effective_steps(steps: int, momentum: float) -> float:
-    """Return ``||a||_1`` of `steps` of SGD: the sum of the weights with which its gradients enter the update.
-
-    With momentum rho that starts at zero, gradient s of tau enters ``1 + rho + ... + rho^(tau - 1 - s)`` times:
-    ``||a||_1 = (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)``; without, tau.
-    """
-    rest = 1.0 - momentum
-    return (steps - momentum * (1.0 - momentum**steps) / rest) / rest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
@@ -16,18 +17,59 @@ class Contribution:
     """What one drive adds to a round.
 
     Attributes:
-        weights: name -> array, its weights after local training.
-        samples: records that it trained on: its weight in the mean.
+        weights: name -> array, its weights after local training; those that it did not return are as it got them.
+        samples: its weight in the mean: records that it trained on, or of its shard where a client program trains.
         steps: local optimiser steps that it took.
+        device: its name.
+        tensors: name -> array, what a client program returned beside weights.
+        metrics: name -> number, what it returned of these.
+        loss: mean over the records that it trained on.
+        seconds: phase -> device seconds.
+        joules: that it took in the round.
+        sent_bytes, received_bytes: host to drive, and drive to host.
     """
 
     weights: Mapping[str, Array]
     samples: int
     steps: int
+    device: str = ""
+    tensors: Mapping[str, Array] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    loss: float = math.nan
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    joules: float = math.nan
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class DriveHistory:
+    """What a strategy knows of a drive before a round.
+
+    Attributes:
+        device: its name.
+        samples: records of its shard.
+        chosen: whether the job's `participation` has chosen it for this round.
+        rounds: in which its weights counted.
+        seconds, joules, loss: device seconds, energy and mean loss of the last of them; NaN before.
+    """
+
+    device: str
+    samples: int
+    chosen: bool = True
+    rounds: int = 0
+    seconds: float = math.nan
+    joules: float = math.nan
+    loss: float = math.nan
 
 
 class Strategy(Protocol):
     """An aggregation algorithm with its own state. Sums run in float64 and in the order of the contributions.
+
+    It may have ``configure(round, drives)``, of drive -> `DriveHistory`, which returns drive -> what is said to it:
+    name -> number, text or array. Nobody else is asked. ``epochs`` and ``batch_size`` count in any drive, all else is
+    for a client program; ``client`` names the one that it needs. And it may have ``evaluate(round, weights)``, which
+    returns name -> number.
 
     Only trained parameters are treated as the algorithm says. Everything else in a model, such as a batch norm's
     running mean, variance and counter, is no step of an optimiser: it is averaged by samples, and integers are rounded.

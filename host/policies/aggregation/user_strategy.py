@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from host.config.plugins.plugin_loading import Plugin, check_methods, describe_e
 from host.policies.aggregation.strategy import Contribution
 
 _METHODS = {"aggregate": 2, "state": 0, "load_state": 1}
+# Methods that it may have, which are then this class's too.
+_OPTIONAL = {"configure": 2, "evaluate": 2}
 
 
 class UserStrategy:
@@ -29,6 +33,18 @@ class UserStrategy:
         self._strategy = plugin.make(momentum=momentum, parameters=frozenset(parameters))
         check_methods(plugin, self._strategy, _METHODS, "derive it from csd_emu.extend.Stateless")
         self.proximal = _read_proximal(plugin, self._strategy)
+        for name, count in _OPTIONAL.items():
+            if hasattr(self._strategy, name):
+                check_methods(plugin, self._strategy, {name: count}, "correct its arguments")
+                setattr(self, name, partial(self._guarded, name))
+
+    @property
+    def client(self) -> str | None:
+        """The client program that it needs; None if any will do."""
+        return getattr(self._strategy, "client", None)
+
+    def _guarded(self, name: str, *arguments: Any) -> Any:
+        return self._plugin.guard(name, lambda: getattr(self._strategy, name)(*arguments))
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new weights, in the order and with the types of the global ones (see `Strategy.aggregate`).
@@ -38,7 +54,9 @@ class UserStrategy:
         Raises:
             PluginFailed: the user's code raised, or returned something else than new weights.
         """
-        parts = [replace(part, weights=_read_only(part.weights)) for part in contributions]
+        parts = [
+            replace(part, weights=_read_only(part.weights), tensors=_read_only(part.tensors)) for part in contributions
+        ]
         weights = _read_only(global_weights)
         after = self._plugin.guard("aggregate", lambda: self._strategy.aggregate(weights, parts))
         if not isinstance(after, Mapping) or set(after) != set(global_weights):

@@ -9,24 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from firmware_agent.common.clients.built_in_clients import effective_steps
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
 from host.policies.aggregation import (
     Clipped,
     Contribution,
+    FedAdagrad,
     FedAdam,
     FedAvg,
+    FedBn,
     FedNova,
     FedProx,
+    FedYogi,
     Krum,
     Median,
     MultiKrum,
+    PrivateFedAvg,
+    Scaffold,
     Strategy,
     TrimmedMean,
     make_strategy,
 )
-from host.policies.aggregation.fednova import effective_steps
 from tests.support.examples import examples
 
 PARAMETERS = ("w", "b")
@@ -35,6 +40,10 @@ MAKERS: dict[str, Callable[[], Strategy]] = {
     "fedprox": lambda: FedProx(0.1),
     "fednova": lambda: FedNova(0.9, PARAMETERS),
     "fedadam": lambda: FedAdam(0.1, 0.9, 0.99, 1e-3, parameters=PARAMETERS),
+    "fedyogi": lambda: FedYogi(0.1, 0.9, 0.99, 1e-3, parameters=PARAMETERS),
+    "fedadagrad": lambda: FedAdagrad(parameters=PARAMETERS),
+    "private_fedavg": lambda: PrivateFedAvg(1.0, 0.5, parameters=PARAMETERS),
+    "scaffold": lambda: Scaffold(parameters=PARAMETERS),
 }
 numbers = st.floats(-100, 100, width=32)
 momenta = st.just(0.0) | st.floats(0.01, 0.99)
@@ -187,10 +196,19 @@ def test_fednova_leaves_out_a_drive_that_took_no_step() -> None:
     assert FedNova(0.0, {"w"}).aggregate(before, parts)["w"] == pytest.approx(0.25)
 
 
-def test_fedadam_follows_the_papers_recursion() -> None:
+SECOND_MOMENTS: dict[type[FedAdam], Callable[[float, float], float]] = {
+    FedAdam: lambda v, square: 0.95 * v + 0.05 * square,
+    FedYogi: lambda v, square: v - 0.05 * square * math.copysign(1.0, v - square),
+    FedAdagrad: lambda v, square: v + square,
+}
+
+
+@pytest.mark.parametrize("kind", SECOND_MOMENTS)
+def test_adaptive_strategies_follow_the_papers_recursion(kind: type[FedAdam]) -> None:
     """Three rounds by hand, in scalars."""
-    rate, beta1, beta2, tau = 0.3, 0.8, 0.95, 0.01
-    strategy = FedAdam(rate, beta1, beta2, tau, parameters={"w"})
+    rate, beta1, tau = 0.3, 0.8, 0.01
+    beta2 = {} if kind is FedAdagrad else {"beta2": 0.95}
+    strategy = kind(learning_rate=rate, beta1=beta1, tau=tau, parameters={"w"}, **beta2)
     w, m, v = 1.0, 0.0, tau**2
     weights: dict[str, Array] = {"w": np.asarray(w)}
     for returned in ((2.0, 4.0), (1.0, -3.0), (0.5, 0.25)):
@@ -198,9 +216,25 @@ def test_fedadam_follows_the_papers_recursion() -> None:
         parts = [Contribution({"w": np.asarray(x)}, n, 1) for x, n in zip(returned, (1, 3), strict=True)]
         weights = strategy.aggregate(weights, parts)
         delta = mean - w
-        m, v = beta1 * m + (1 - beta1) * delta, beta2 * v + (1 - beta2) * delta**2
+        m, v = beta1 * m + (1 - beta1) * delta, SECOND_MOMENTS[kind](v, delta**2)
         w += rate * m / (math.sqrt(v) + tau)
         assert float(weights["w"]) == pytest.approx(w, rel=1e-12)
+
+
+@settings(max_examples=examples(25))
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_no_drive_moves_a_private_mean_by_more_than_its_share_and_the_noise_is_that_of_the_law(
+    data: st.DataObject, seed: int
+) -> None:
+    before, parts = data.draw(rounds())
+    quiet = PrivateFedAvg(0.5, 0.0, parameters=PARAMETERS).aggregate(before, parts)
+    without = PrivateFedAvg(0.5, 0.0, parameters=PARAMETERS).aggregate(before, [*parts[:-1], parts[0]])
+    for name in PARAMETERS:
+        moved = np.linalg.norm(np.asarray(quiet[name] - without[name], np.float64))
+        assert moved <= 2 * 0.5 / len(parts) + 1e-3
+    wide: dict[str, Array] = {"w": np.zeros(4000), "b": np.zeros(2)}
+    noisy = PrivateFedAvg(0.5, 2.0, seed, parameters=PARAMETERS).aggregate(wide, [Contribution(wide, 9, 1)] * 4)
+    assert np.std(noisy["w"].astype(float)) == pytest.approx(2.0 * 0.5 / 4, rel=0.1)
 
 
 def test_fedadam_with_a_huge_tau_is_a_step_along_the_mean_update() -> None:
@@ -218,6 +252,11 @@ def test_the_job_file_names_the_strategy(subtests: pytest.Subtests) -> None:
         ({"name": "fedprox", "mu": 0.5}, FedProx, 0.5),
         ("fednova", FedNova, 0.0),
         ({"name": "fedadam", "learning_rate": 0.1}, FedAdam, 0.0),
+        ("fedyogi", FedYogi, 0.0),
+        ("fedadagrad", FedAdagrad, 0.0),
+        ({"name": "private_fedavg", "clip": 2, "noise": 0}, PrivateFedAvg, 0.0),
+        ("scaffold", Scaffold, 0.0),
+        ("fedbn", FedBn, 0.0),
         ("median", Median, 0.0),
         ({"name": "trimmed_mean", "discard": 0}, TrimmedMean, 0.0),
         ("krum", Krum, 0.0),

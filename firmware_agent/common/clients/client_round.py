@@ -1,0 +1,201 @@
+"""One round as a client program sees it: records, loss, optimiser and stopwatch of the drive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from firmware_agent.common.errors import ModelError
+from firmware_agent.common.losses.objective import Batch, Objective
+
+TensorBatch = Mapping[str, torch.Tensor]
+"""Field -> (records, ...) values, as stored."""
+Setting = int | float | str | bool
+
+_PHASES = ("forward", "backward", "update")
+# What no phase is named for: most of it is arithmetic on weights.
+_UNMARKED = "update"
+
+
+class Optimizer(Protocol):
+    """What `ClientRound.optimizer` returns."""
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+
+    def step(self) -> Any:
+        """Update the parameters by their gradients."""
+
+
+class PhaseWatch(Protocol):
+    """What charges seconds to phases; see `firmware_agent.clock.Stopwatch`."""
+
+    def mark(self) -> None:
+        """Forget the time up to now."""
+
+    def lap(self, phase: str) -> None:
+        """Charge the time since the last mark or lap."""
+
+
+@dataclass(frozen=True)
+class ClientRecords:
+    """The drive's records, as a round takes them.
+
+    Attributes:
+        take: returns the records at these places in the shard.
+        order: returns (samples,) the places of all records in the order of pass number 0, 1, ... of the round.
+        samples: how many there are.
+        resident: whether they lie in memory; else reading them is no device time of the program's.
+    """
+
+    take: Callable[[npt.NDArray[np.integer]], Batch]
+    order: Callable[[int], npt.NDArray[np.integer]]
+    samples: int
+    resident: bool = True
+
+
+class Loader:
+    """Batches of a round, field -> (records, ...) tensor: `epochs` passes over the shard, each in an order of its own.
+
+    Attributes:
+        epochs: passes.
+        batch_size: records of a batch; the last one of a pass may have fewer.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], Iterator[TensorBatch]], epochs: int, batch_size: int) -> None:
+        """Iterate over what `fetch` yields of so many passes at this batch size."""
+        self._fetch, self.epochs, self.batch_size = fetch, epochs, batch_size
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        return self._fetch(self.epochs, self.batch_size)
+
+    def passes(self, epochs: int = 1, batch_size: int | None = None) -> Loader:
+        """Return another loader of the same records."""
+        return Loader(self._fetch, epochs, batch_size or self.batch_size)
+
+
+class ClientRound:
+    """What a client program gets as `csd`.
+
+    Seconds that it names no phase for are charged to ``update``; those of `loss` and `fit` are charged by themselves.
+
+    Attributes:
+        number: the round, from 1.
+        model: with the weights that the host sent, in training mode.
+        loader: the round's batches.
+        samples, steps: records and batches taken so far.
+        read_bytes: of those records.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        model: nn.Module,
+        objective: Objective,
+        records: ClientRecords,
+        passes: tuple[int, int],
+        make_optimizer: Callable[[], Optimizer],
+        stopwatch: PhaseWatch,
+    ) -> None:
+        """Begin a round.
+
+        Args:
+            number: its number.
+            model: to train.
+            objective: what the model takes, and the loss.
+            records: to train on.
+            passes: epochs and batch size of `loader`.
+            make_optimizer: returns the job's, at its beginning.
+            stopwatch: charges the phases.
+        """
+        self.number, self.model, self.loader = number, model, Loader(self._fetch, *passes)
+        self.samples = self.steps = self.read_bytes = 0
+        self._objective, self._records, self._make_optimizer = objective, records, make_optimizer
+        self._stopwatch, self._phase, self._pass = stopwatch, _UNMARKED, 0
+        self._loss_sum, self._loss_samples = torch.zeros((), dtype=torch.float64), 0
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean over the records that `loss` was asked for; 0 before that."""
+        return float(self._loss_sum) / max(1, self._loss_samples)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge what is done in this context to a phase: ``forward``, ``backward`` or ``update``.
+
+        Raises:
+            ModelError: there is no such phase.
+        """
+        if name not in _PHASES:
+            raise ModelError(f"csd.phase: {name!r} is no phase; there are {', '.join(_PHASES)}")
+        before = self._phase
+        self._stopwatch.lap(before)
+        self._phase = name
+        try:
+            yield
+        finally:
+            self._stopwatch.lap(name)
+            self._phase = before
+
+    def inputs(self, batch: TensorBatch) -> torch.Tensor:
+        """Return what the model takes of a batch."""
+        return self._objective.inputs(_stored(batch))
+
+    def loss(self, batch: TensorBatch) -> torch.Tensor:
+        """Return the job's loss of the model on a batch, a scalar; charged to ``forward``."""
+        with self.phase("forward"):
+            stored = _stored(batch)
+            loss = self._objective.loss_of(self.model(self._objective.inputs(stored)), stored)
+            count = len(next(iter(stored.values())))
+            self._loss_sum += loss.detach() * count
+            self._loss_samples += count
+        return loss
+
+    def optimizer(self) -> Optimizer:
+        """Return the job's optimiser of the model's parameters, at its beginning."""
+        return self._make_optimizer()
+
+    def fit(self, before_update: Callable[[], object] | None = None) -> None:
+        """Train as without a client program: the loader's batches, the job's loss and optimiser.
+
+        Args:
+            before_update: called in each step when the gradients are there; it may change them.
+        """
+        optimizer = self.optimizer()
+        for batch in self.loader:
+            loss = self.loss(batch)
+            optimizer.zero_grad()
+            with self.phase("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+            if before_update is not None:
+                before_update()
+            with self.phase("update"):
+                optimizer.step()
+
+    def _fetch(self, epochs: int, batch_size: int) -> Iterator[TensorBatch]:
+        for _ in range(epochs):
+            order = self._records.order(self._pass)
+            self._pass += 1
+            for start in range(0, len(order), batch_size):
+                yield self._take(order[start : start + batch_size])
+
+    def _take(self, places: npt.NDArray[np.integer]) -> TensorBatch:
+        if not self._records.resident:
+            self._stopwatch.lap(self._phase)
+        batch = self._records.take(places)
+        if not self._records.resident:
+            self._stopwatch.mark()
+        self.samples, self.steps = self.samples + len(places), self.steps + 1
+        self.read_bytes += sum(column.nbytes for column in batch.values())
+        return {name: torch.from_numpy(column) for name, column in batch.items()}
+
+
+def _stored(batch: TensorBatch) -> Batch:
+    return {name: column.numpy() for name, column in batch.items()}

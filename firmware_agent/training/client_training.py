@@ -1,0 +1,111 @@
+"""Rounds of a job with a client program: the program trains in place of the built-in loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from firmware_agent.clock import Stopwatch
+from firmware_agent.common.clients.client_program import EXTRA, STATE, ClientProgram, ClientReply
+from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, Optimizer
+from firmware_agent.common.errors import ModelError
+from firmware_agent.common.frames.frame_fields import TensorSpec
+from firmware_agent.common.frames.session_frames import Job, Train
+from firmware_agent.common.shipped_code import ShippedCode
+from firmware_agent.common.slices import Array, tensor_specs
+from firmware_agent.common.split.activations import epoch_order
+from firmware_agent.training.loaded_job import LoadedJob
+from firmware_agent.training.local_pass import LocalPass
+
+
+class ClientTraining:
+    """A job's client program and its state in this drive."""
+
+    def __init__(
+        self,
+        code: ShippedCode,
+        loaded: LoadedJob,
+        make_optimizer: Callable[[], Optimizer],
+        seed: tuple[int, int],
+        stopwatch: Stopwatch,
+    ) -> None:
+        """Load the program.
+
+        Args:
+            code: names it.
+            loaded: model and records.
+            make_optimizer: returns the job's.
+            seed: of the job and of this drive.
+            stopwatch: charges the phases.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        self._program = ClientProgram.load(code)
+        self._loaded, self._make_optimizer, self._seed, self._stopwatch = loaded, make_optimizer, seed, stopwatch
+        self._state: dict[str, Any] = {}
+
+    def train(self, job: Job, task: Train, received: Mapping[str, Array]) -> LocalPass:
+        """Have the program train for a round.
+
+        Args:
+            job: of the program.
+            task: the round.
+            received: tensors that came beside the weights, by names on the wire; with the state, if this drive is to go
+                on from one that it does not have.
+
+        Raises:
+            ModelError: what the program returned cannot be taken.
+            BaseException: what it raised.
+        """
+        if kept := {name.removeprefix(STATE): _tensor(a) for name, a in received.items() if name.startswith(STATE)}:
+            self._state = kept
+        loaded, size = self._loaded, int(task.config.get("batch_size", job.batch_size))
+        records = ClientRecords(
+            loaded.take,
+            lambda number: epoch_order(*self._seed, task.round, number, loaded.samples),
+            *(loaded.samples, loaded.resident),
+        )
+        begun = ClientRound(
+            *(task.round, loaded.model, loaded.objective, records, (task.epochs, size)),
+            *(self._make_optimizer, self._stopwatch),
+        )
+        state = dict(self._state)  # of a round that fails nothing is kept
+        extras = {name.removeprefix(EXTRA): a for name, a in received.items() if name.startswith(EXTRA)}
+        self._stopwatch.mark()
+        reply = self._program.run(begun, round_config(job, task), extras, state)
+        self._check(job, reply)
+        kept_arrays = self._program.state_arrays(state, loaded.model)
+        self._stopwatch.lap("update")
+        self._state = state
+        loss = reply.metrics.get("loss", begun.mean_loss)
+        tensors = {STATE + name: array for name, array in kept_arrays.items()}
+        return LocalPass(begun.samples, begun.steps, loss, begun.read_bytes, reply=reply, state=tensors)
+
+    def _check(self, job: Job, reply: ClientReply) -> None:
+        """Return if the reply has the tensors that the program returned in a trial on the host."""
+        found = {spec.name: spec for spec in tensor_specs(reply.arrays)}
+        wanted = {spec.name: spec for spec in job.returns}
+        for name in wanted | found:
+            if wanted.get(name) != found.get(name) and job.returns:
+                told, due = (_describe(each.get(name)) for each in (found, wanted))
+                raise ModelError(
+                    f"client {self._program.name!r}: returned {name.removeprefix(EXTRA)} as {told}, in its trial on "
+                    f"the host as {due}; return the same names, shapes and dtypes in each round"
+                )
+
+
+def _describe(spec: TensorSpec | None) -> str:
+    return "nothing" if spec is None else f"{spec.dtype}{list(spec.shape)}"
+
+
+def round_config(job: Job, task: Train) -> dict[str, int | float | str | bool]:
+    """Return what a client program gets as its configuration: the job's settings, and those of the strategy."""
+    settings = {"learning_rate": job.learning_rate, "momentum": job.momentum, "batch_size": job.batch_size}
+    return {**settings, "epochs": task.epochs, "round": task.round, **task.config}
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    return torch.from_numpy(array.copy())

@@ -1,0 +1,173 @@
+"""Trial of a job's client program on the host, with two records: what it returns, and whether the strategy takes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from firmware_agent.common.clients.client_program import ClientProgram, ClientReply
+from firmware_agent.common.clients.client_round import ClientRecords, ClientRound
+from firmware_agent.common.errors import ConfigurationError, CsdError, ModelError, user_errors
+from firmware_agent.common.frames.session_frames import Code
+from firmware_agent.common.losses.objective import Objective
+from firmware_agent.common.models import build_model
+from firmware_agent.common.shipped_code import ShippedCode
+from firmware_agent.common.slices import tensor_specs
+from firmware_agent.common.weights import load_arrays
+from host.app.job_objective import shipped_code
+from host.config.plugins.kinds import CLIENT
+from host.config.plugins.plugin_loading import describe_error
+from host.config.resolve import Plugins
+from host.core.tensor_sums import first_not_finite
+from host.policies.aggregation import Contribution, DriveHistory, Strategy, make_strategy
+from host.training.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
+from host.training.job_inputs import JobInputs
+
+T = TypeVar("T")
+_RECORDS = 2
+_SECONDS = 60.0
+
+
+class _NoWatch:
+    """Charges nothing."""
+
+    def mark(self) -> None:
+        """Do nothing."""
+
+    def lap(self, phase: str) -> None:
+        """Do nothing."""
+
+
+class _TrialSgd:
+    """Plain gradient descent: torch's own class imports a compiler."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], learning_rate: float) -> None:
+        self._parameters, self._learning_rate = list(parameters), learning_rate
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update by the gradients."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=self._learning_rate)
+
+
+def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> ClientContract | None:
+    """Return the client program of a federated job, which is run once, and what it returns; None without one.
+
+    The strategy is tried, too, as it will be used: what it says to drives, and what it makes of what they return.
+
+    Args:
+        inputs: the job, with data and model.
+        plugins: the user's own.
+        strategy: the job's; another one of the kind is tried.
+
+    Raises:
+        ConfigurationError: client program and strategy do not fit, or one of them fails.
+    """
+    job, code = inputs.job, shipped_code(CLIENT, inputs.job.client, plugins.client)
+    if (needed := getattr(strategy, "client", None)) is not None:
+        code = code or ShippedCode(str(needed))
+        if code.name.rpartition("/")[2] != needed:
+            raise ConfigurationError(
+                f"client: strategy {job.strategy.name} needs the client program {needed!r}, and the job names "
+                f"{code.name!r}; name that one, or leave client out"
+            )
+    if code is None and not hasattr(strategy, "configure"):
+        return None
+    parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
+    tried = make_strategy(job.strategy, job.momentum, parameters, plugins.strategy)
+    drives = [device.name for device in inputs.config.list_devices()]
+    said = _configure(inputs, tried, drives, code is not None)
+    if code is None:
+        return None
+    reply = _within(lambda: _run(inputs, code, next(iter(said.values()))), code.name)
+    weights = inputs.evaluator.initial_weights()
+    parts = [
+        Contribution(weights | reply.weights, _RECORDS, 1, device, reply.extras, reply.metrics)
+        for device in list(said)[: max(2, tried.least_contributions)]
+    ]
+    if len(parts) >= tried.least_contributions:
+        try:
+            tried.aggregate(weights, parts)
+        except (CsdError, KeyError) as error:
+            told = f"{error!r} of what it returned" if isinstance(error, KeyError) else str(error)
+            raise ConfigurationError(
+                f"client {code.name!r} does not fit strategy {job.strategy.name}: {told}"
+            ) from error
+    sent = Code(code.name, code.source, dict(code.arguments))
+    return ClientContract(sent, tuple(tensor_specs(reply.arrays)))
+
+
+def _configure(inputs: JobInputs, strategy: Any, drives: list[str], has_client: bool) -> dict[str, Instruction]:
+    if not hasattr(strategy, "configure"):
+        return dict.fromkeys(drives, AS_USUAL)
+    said = strategy.configure(1, {device: DriveHistory(device, _RECORDS) for device in drives})
+    return read_instructions(said, drives, inputs.job.strategy.name, has_client)
+
+
+def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> ClientReply:
+    job, dataset = inputs.job, inputs.dataset
+    program = ClientProgram.load(code)
+    model = build_model(inputs.spec).train()
+    load_arrays(model, inputs.evaluator.initial_weights())
+    records = ClientRecords(
+        lambda places: {name: column[places] for name, column in dataset.fields.items()},
+        lambda _: np.arange(_RECORDS),
+        _RECORDS,
+    )
+    begun = ClientRound(
+        *(1, model, Objective.of_spec(inputs.objective), records, (1, min(job.batch_size, _RECORDS))),
+        *(lambda: _TrialSgd(model.parameters(), job.learning_rate), _NoWatch()),
+    )
+    settings = {"learning_rate": job.learning_rate, "momentum": job.momentum, "batch_size": job.batch_size}
+    config = {**settings, "epochs": 1, "round": 1, **instruction.config}
+    state: dict[str, Any] = {}
+    try:
+        reply = program.run(begun, config, instruction.tensors, state)
+        program.state_arrays(state, model)
+    except CsdError:
+        raise
+    except user_errors() as error:
+        raise ModelError(f"client {code.name!r}: failed in a trial on two records: {describe_error(error)}") from error
+    if bad := first_not_finite(reply.arrays):
+        raise ModelError(
+            f"client {code.name!r}: returned {bad} with values that are no finite numbers in a trial on two records"
+        )
+    return reply
+
+
+def _within(call: Callable[[], T], name: str) -> T:
+    """Return what `call` returns.
+
+    Raises:
+        ConfigurationError: it does not return in a minute.
+    """
+    returned: list[T] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            returned.append(call())
+        except BaseException as error:  # it is raised where the trial is waited for
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    if raised:
+        raise raised[0]
+    if not returned:
+        raise ConfigurationError(
+            f"client {name!r}: has not returned from a trial on two records after {_SECONDS:.0f} s"
+        )
+    return returned[0]

@@ -1,0 +1,153 @@
+"""What the drives of a job are asked beyond plain local training, and what they then return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from firmware_agent.common.clients.client_program import EXTRA, STATE, most_state_bytes
+from firmware_agent.common.errors import PluginFailed, ProtocolError
+from firmware_agent.common.frames.frame_fields import MAX_FACTS, TensorSpec
+from firmware_agent.common.frames.session_frames import Code, Job, Tensors, Train
+from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_specs
+from firmware_agent.common.wire import encode, pack
+
+# What a strategy may say to any drive: with it, its least and its most.
+_SETTINGS = {"epochs": (0, 10_000), "batch_size": (1, 65_536)}
+_MOST_TEXT = 1 << 12
+
+
+@dataclass(frozen=True)
+class ClientContract:
+    """A job's client program, and what a trial on the host has shown that it returns.
+
+    Attributes:
+        code: names it.
+        returns: name on the wire, dtype and shape of each tensor.
+    """
+
+    code: Code
+    returns: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, frame: Job) -> ClientContract | None:
+        """Return that of a job; None if drives train by themselves."""
+        return None if frame.client is None else cls(frame.client, tuple(frame.returns))
+
+    def expected(self, announced: Sequence[TensorSpec], weights: Mapping[str, Array]) -> list[TensorSpec]:
+        """Return the tensors that a drive may return which was sent these weights, and announces these tensors.
+
+        Raises:
+            ProtocolError: it keeps too much state.
+        """
+        state = [spec for spec in announced if spec.name.startswith(STATE)]
+        size_bytes, most_bytes = sum(map(spec_bytes, state)), most_state_bytes(weights)
+        if size_bytes > most_bytes:
+            raise ProtocolError(f"returned {size_bytes} bytes of state, at most {most_bytes} are taken")
+        return [*self.returns, *state]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What a strategy says to a drive before a round.
+
+    Attributes:
+        config: name -> number or text.
+        tensors: name -> array.
+    """
+
+    config: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+    tensors: Mapping[str, Array] = field(default_factory=dict)
+
+    def epochs(self, usual: int) -> int:
+        """Return how often a drive passes over its shard."""
+        return int(self.config.get("epochs", usual))
+
+    def batch_size(self, usual: int) -> int:
+        """Return how many records a step of it has."""
+        return int(self.config.get("batch_size", usual))
+
+
+AS_USUAL = Instruction()
+
+
+def read_instructions(
+    returned: object, devices: Sequence[str], strategy: str, has_client: bool
+) -> dict[str, Instruction]:
+    """Return device -> instruction of what a strategy's `configure` returned, in the order of `devices`.
+
+    Raises:
+        PluginFailed: it is something else, nobody is asked, or something is said that nobody hears.
+    """
+    where = f"strategy {strategy!r}: configure"
+    if not isinstance(returned, Mapping) or not returned:
+        told = "nobody" if isinstance(returned, Mapping) else type(returned).__name__
+        raise PluginFailed(f"{where} returned {told}; return drive -> {{}} for each drive that is to train", "strategy")
+    if unknown := [str(each) for each in returned if each not in devices]:
+        raise PluginFailed(f"{where} names {unknown[0]!r}; the drives are {', '.join(devices)}", "strategy")
+    return {
+        device: _read(returned[device], f"{where}, of {device}", has_client) for device in devices if device in returned
+    }
+
+
+def _read(said: Any, where: str, has_client: bool) -> Instruction:
+    if not isinstance(said, Mapping):
+        raise PluginFailed(f"{where}, returned {type(said).__name__}; return name -> number, text or array", "strategy")
+    config = {name: value for name, value in said.items() if isinstance(value, bool | int | float | str | np.number)}
+    tensors = {name: np.asarray(value) for name, value in said.items() if name not in config}
+    for name, value in said.items():
+        why = _refuse(name, value, tensors.get(name))
+        if not why and not has_client and name not in _SETTINGS:
+            why = f"is heard by no drive; there are {' and '.join(_SETTINGS)}, all else needs a client program: client"
+        if why:
+            raise PluginFailed(f"{where}: {name!r} {why}", "strategy")
+    if len(said) > MAX_FACTS:
+        raise PluginFailed(f"{where}: {len(said)} entries; at most {MAX_FACTS} are sent", "strategy")
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in config.items()}
+    return Instruction(plain, tensors)
+
+
+def _refuse(name: object, value: Any, array: Array | None) -> str:
+    """Return why a drive cannot be told this; empty if it can."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 200:
+        return "is no name of 1 to 200 characters"
+    if name in _SETTINGS:
+        low, high = _SETTINGS[name]
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        return "" if whole and low <= value <= high else f"is {value!r}; make it a whole number, {low} to {high}"
+    if array is None:
+        return "is longer than a text may be" if isinstance(value, str) and len(value) > _MOST_TEXT else ""
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        return f"is {array.dtype}; give numbers of at most 8 bytes"
+    return "" if array.dtype.kind != "f" or np.isfinite(array).all() else "has values that are no finite numbers"
+
+
+class RoundMessages:
+    """The messages that carry a round's weights and task; weights are encoded once for all devices."""
+
+    def __init__(self, number: int, weights: Mapping[str, Array], epochs: int) -> None:
+        """Encode the weights of round `number`, of usually so many passes."""
+        self._number, self._specs, self._epochs = number, tensor_specs(weights), epochs
+        self._pieces = [encode(piece) for piece in cut_slices(number, weights)]
+        self._usual = list(pack(self._frames(AS_USUAL, {})))
+
+    def of(self, instruction: Instruction, state: Mapping[str, Array]) -> list[bytes]:
+        """Return a device's messages.
+
+        Args:
+            instruction: of the strategy.
+            state: of its client program, by name on the wire, if it has to be given it back.
+        """
+        if instruction is AS_USUAL and not state:
+            return self._usual
+        return list(pack(self._frames(instruction, state)))
+
+    def _frames(self, instruction: Instruction, state: Mapping[str, Array]) -> Iterator[bytes]:
+        more = {EXTRA + name: array for name, array in instruction.tensors.items()} | dict(state)
+        yield encode(Tensors(self._number, [*self._specs, *tensor_specs(more)]))
+        yield from self._pieces
+        yield from (encode(piece) for piece in cut_slices(self._number, more))
+        yield encode(Train(self._number, instruction.epochs(self._epochs), config=dict(instruction.config)))

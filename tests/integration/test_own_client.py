@@ -1,0 +1,222 @@
+"""Client programs and strategies of the user's own on native drives: the examples, and what may go wrong with them."""
+
+import shutil
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import safetensors.numpy
+import yaml
+from torch import nn
+
+from firmware_agent.common.clients.client_program import ClientProgram
+from firmware_agent.common.clients.client_round import ClientRound
+from firmware_agent.common.shipped_code import ShippedCode
+from tests import ROOT
+from tests.support.commands import Done, Workshop
+
+Command = Callable[..., Done]
+JOB: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 2, "client": "mine.py:train"}
+
+
+def run(workshop: Workshop, csd_emu: Command, job: dict[str, Any], *more: Any) -> Done:
+    return csd_emu("run", workshop.write("job.yaml", job), "--array", workshop.array, "--runs", workshop.runs, *more)
+
+
+def weights(workshop: Workshop) -> dict[str, bytes]:
+    content = (workshop.run_directory() / "model.safetensors").read_bytes()
+    return {name: array.tobytes() for name, array in safetensors.numpy.load(content).items()}
+
+
+def example(name: str, workshop: Workshop) -> dict[str, Any]:
+    shutil.copytree(ROOT / "examples" / name, workshop.folder, dirs_exist_ok=True)
+    job: dict[str, Any] = yaml.safe_load((workshop.folder / "job.yaml").read_text())
+    return job
+
+
+def test_scaffold_by_hand_is_the_built_in_one_and_goes_on_as_it_would_have(
+    workshop: Workshop, csd_emu: Command
+) -> None:
+    job = example("scaffold", workshop) | {"rounds": 3, "momentum": 0, "learning_rate": 0.05}
+    done = run(workshop, csd_emu, job, "--json")
+    assert done.code == 0, done.err
+    losses, by_hand = [record["test_loss"] for record in workshop.rounds()], weights(workshop)
+    workshop.runs.rename(workshop.folder / "by-hand")
+    assert run(workshop, csd_emu, job | {"rounds": 2}).code == 0
+    directory = workshop.run_directory()
+    saved = (directory / "job.yaml").read_text()
+    (directory / "job.yaml").write_text(saved.replace("rounds: 2", "rounds: 3"))
+    done = csd_emu("run", "--resume", directory)
+    assert done.code == 0, done.err
+    assert weights(workshop) == by_hand
+    workshop.runs.rename(workshop.folder / "resumed")
+    built_in = {key: value for key, value in job.items() if key != "client"} | {"strategy": "scaffold"}
+    assert run(workshop, csd_emu, built_in).code == 0
+    assert [record["test_loss"] for record in workshop.rounds()] == pytest.approx(losses, rel=1e-4)
+    workshop.assert_clean()
+
+
+def test_drives_that_a_strategy_does_not_ask_are_idle_and_the_thriftiest_train(
+    workshop: Workshop, csd_emu: Command
+) -> None:
+    done = run(workshop, csd_emu, example("energy", workshop) | {"rounds": 3}, "--json")
+    assert done.code == 0, done.err
+    first, *others = workshop.rounds()
+    joules = {part["device"]: sum(part["energy_joules"].values()) / part["samples"] for part in first["devices"]}
+    cheapest = sorted(joules, key=joules.__getitem__)[:2]
+    assert first["idle"] == []
+    assert {frozenset(part["device"] for part in record["devices"]) for record in others} == {frozenset(cheapest)}
+    workshop.assert_clean()
+
+
+@pytest.mark.parametrize("name", ["fedbn", "noise"])
+def test_an_update_is_transformed_or_kept_in_part_in_the_drive(name: str, workshop: Workshop, csd_emu: Command) -> None:
+    job = example(name, workshop) | {"rounds": 2}
+    done = run(workshop, csd_emu, job, "--json")
+    assert done.code == 0, done.err
+    sent, returned = (
+        sum(part[f"{way}_bytes"] for part in workshop.rounds()[1]["devices"]) for way in ("sent", "received")
+    )
+    if name == "fedbn":
+        assert returned < sent  # normalisation does not cross
+    else:
+        assert workshop.rounds()[0]["metrics"]["train_update_norm"] > 0
+    workshop.assert_clean()
+
+
+def test_a_strategy_says_how_long_a_drive_trains(workshop: Workshop, csd_emu: Command) -> None:
+    workshop.write(
+        "mine.py",
+        "from csd_emu.extend import FedAvg\n"
+        "class Uneven(FedAvg):\n"
+        "    def configure(self, round, drives):\n"
+        "        return {name: {'epochs': number, 'batch_size': 16} for number, name in enumerate(drives, 1)}\n"
+        "    def evaluate(self, round, weights):\n"
+        "        return {'round_again': round}\n",
+    )
+    job = {key: value for key, value in JOB.items() if key != "client"} | {"strategy": "mine.py:Uneven"}
+    assert run(workshop, csd_emu, job).code == 0
+    last = workshop.rounds()[-1]
+    assert last["metrics"] == {"round_again": 2.0}
+    one, two = last["devices"]
+    assert (one["batch_size"], two["batch_size"]) == (16, 16)
+    assert two["samples"] in range(2 * one["samples"] - 2, 2 * one["samples"] + 3)
+    workshop.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def train():\n    return 3", "client 'mine.py:train': returned int; return a mapping of names"),
+        ("def train():\n    1 / 0", "ZeroDivisionError: division by zero (mine.py, line 2)"),
+        ("def train(modle):\n    pass", "client.modle: is missing"),
+        ("def trian():\n    pass", "cannot be imported"),
+        (
+            "import torch\ndef train(model):\n    return {'2.weight': torch.ones(3)}",
+            "returned",
+        ),
+        (
+            "import torch\ndef train(model):\n    return {'a': torch.tensor([float('nan')])}",
+            "no finite numbers in a trial",
+        ),
+        ("import nothing_like_it\ndef train(): pass", "cannot be imported"),
+    ],
+)
+def test_a_program_that_cannot_train_is_refused_before_anything_starts(
+    text: str, message: str, workshop: Workshop, csd_emu: Command
+) -> None:
+    workshop.write("mine.py", text)
+    done = run(workshop, csd_emu, JOB)
+    assert done.code == 2, done.err
+    assert message in " ".join(done.err.split())
+    assert not workshop.runs.exists()
+    workshop.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("raise KeyError('my bug')", "KeyError: 'my bug'"),
+        ("return {'more': torch.ones(3)}", "returned"),
+        ("return {'fc.weight': torch.full((1,), float('nan'))}", "returned"),
+    ],
+)
+def test_a_program_that_fails_in_a_later_round_is_named_with_its_drive(
+    text: str, message: str, workshop: Workshop, csd_emu: Command
+) -> None:
+    workshop.write(
+        "mine.py", f"import torch\ndef train(csd):\n    csd.fit()\n    if csd.number == 2:\n        {text}\n"
+    )
+    done = run(workshop, csd_emu, JOB)
+    assert done.code == 1
+    assert "csd-0" in done.err
+    assert "mine.py" in done.err
+    assert message in " ".join(done.err.split())
+    assert len(workshop.rounds()) == 1
+    assert csd_emu("report", workshop.run_directory()).code == 0
+    workshop.assert_clean()
+
+
+STRATEGY = """
+from csd_emu.extend import FedAvg
+
+
+class Mine(FedAvg):
+    def configure(self, round, drives):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return {}", "configure returned nobody"),
+        ("return 3", "configure returned int"),
+        ("return {'nobody': {}}", "configure names 'nobody'; the drives are csd-00, csd-01"),
+        ("return {name: {'mu': 1} for name in drives}", "'mu' is heard by no drive"),
+        ("return {name: {'epochs': -1} for name in drives}", "'epochs' is -1; make it a whole number, 0 to 10000"),
+        ("return {name: {'epochs': 'two'} for name in drives}", "'epochs' is 'two'"),
+        ("return [name for name in 1]", "configure failed: TypeError"),
+    ],
+)
+def test_what_a_strategy_cannot_say_is_refused_before_anything_starts(
+    body: str, message: str, workshop: Workshop, csd_emu: Command
+) -> None:
+    workshop.write("mine.py", STRATEGY.format(body=body))
+    job = {key: value for key, value in JOB.items() if key != "client"} | {"strategy": "mine.py:Mine"}
+    done = run(workshop, csd_emu, job)
+    assert done.code != 0
+    assert message in " ".join(done.err.split())
+    assert not workshop.runs.exists()
+    workshop.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("os.fork()", "start a process"),
+        ("subprocess.run(['true'])", "start a process"),
+        ("socket.create_connection(('127.0.0.1', 9))", "use the network"),
+        ("open('here', 'w')", "write to here"),
+        ("os.remove('here')", "change files"),
+    ],
+)
+def test_a_program_computes_and_reads_and_does_nothing_else(line: str, what: str) -> None:
+    text = f"import os, socket, subprocess\ndef train():\n    open('/proc/self/stat').close()\n    {line}"
+    program = ClientProgram.load(ShippedCode("mine.py:train", text))
+    with pytest.raises(PermissionError, match=what):
+        program.run(cast(ClientRound, SimpleNamespace(model=nn.Linear(1, 1), loader=())), {}, {}, {})
+    socket.socket().close()  # who is no program may
+
+
+def test_halves_that_do_not_fit_are_refused(workshop: Workshop, csd_emu: Command) -> None:
+    workshop.write("mine.py", "def train(csd):\n    csd.fit()\n")
+    done = run(workshop, csd_emu, JOB | {"strategy": "scaffold"})
+    assert done.code == 2
+    told = "strategy scaffold needs the client program 'scaffold', and the job names 'mine.py:train'"
+    assert told in " ".join(done.err.split())
+    done = run(workshop, csd_emu, JOB | {"mode": "sync"})
+    assert "client is for mode: federated" in " ".join(done.err.split())
+    workshop.assert_clean()
