@@ -24,8 +24,8 @@ from host.config.plugins.plugin_loading import describe_error
 from host.config.resolve import Plugins
 from host.core.tensor_sums import first_not_finite
 from host.policies.aggregation import Contribution, DriveHistory, Strategy, make_strategy
-from host.training.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
 from host.training.job_inputs import JobInputs
+from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
 
 T = TypeVar("T")
 _RECORDS = 2

@@ -48,9 +48,9 @@ from host.policies.aggregation import check_drives, make_strategy
 from host.policies.batching.client_layers import WHOLE, Front, front_models
 from host.policies.metrics import make_metrics
 from host.policies.split.cut_decision import CutDecision
-from host.training.client_contract import ClientContract
 from host.training.host_optimiser import make_optimiser
 from host.training.job_inputs import JobInputs
+from host.training.rounds.client_contract import ClientContract
 from host.training.selection.planning import Planning, make_planning
 from host.training.split.decide_cut import choose_placement, explain
 from host.training.split.split_model import NONE, SplitModelInfo, place_model

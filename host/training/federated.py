@@ -10,7 +10,7 @@ from typing import Any
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
-from host.config.participation import RoundSelection, choose_devices
+from host.config.participation import choose_devices
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import UserSection
 from host.core.evaluation import WeightsJudge
@@ -20,17 +20,9 @@ from host.core.tensor_sums import first_not_finite, round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
 from host.training.accounting import Accountant, Lateness, StepAccount
-from host.training.client_contract import Instruction, read_instructions
 from host.training.device_conduct import diverged
-from host.training.drive_histories import (
-    DriveHistories,
-    flatten_states,
-    make_contribution,
-    mean_metrics,
-    read_metrics,
-    split_states,
-)
 from host.training.round_exchange import RoundAnswer, RoundExchange
+from host.training.rounds.strategy_rounds import StrategyRounds, flatten_states, make_contribution, split_states
 from host.training.sampling.step_counter import StepCounter
 from host.training.training_protocol import is_done, round_totals
 
@@ -67,10 +59,10 @@ class FederatedTraining:
         self._weights = evaluator.initial_weights()
         self._buffers = frozenset(evaluator.structure().buffers)
         parameters = frozenset(self._weights).difference(self._buffers)
-        self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
-        self._history = DriveHistories()
+        strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
+        self._strategy = StrategyRounds(strategy, job.strategy.name)
         # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
-        self._directions = Directions(parameters) if self._strategy.least_contributions > 1 else None
+        self._directions = Directions(parameters) if strategy.least_contributions > 1 else None
 
     @property
     def weights(self) -> Mapping[str, Array]:
@@ -91,11 +83,10 @@ class FederatedTraining:
         """Return where the training stands; the arrays are not copied, and no round changes them in place."""
         seconds = self._accountant.array_seconds
         progress: dict[str, Any] = {"screen": self._exchange.screen.state()}
-        if hasattr(self._strategy, "configure"):
-            progress["drives"] = self._history.state()
+        progress |= {"drives": known} if (known := self._strategy.state()) else {}
         if self._directions is not None:
             progress["directions"] = self._directions.state()
-        kept = self._strategy.state() | flatten_states(self._exchange.states)
+        kept = self._strategy.strategy.state() | flatten_states(self._exchange.states)
         return TrainingState(self._round, self._accuracy, seconds, self.weights, kept, progress)
 
     def restore(self, state: TrainingState) -> None:
@@ -106,8 +97,8 @@ class FederatedTraining:
         """
         weights = state.weights_like(self.weights)
         strategy, self._exchange.states = split_states(state.strategy)
-        self._strategy.load_state(strategy)
-        self._history.load_state(state.progress.get("drives", {}))
+        self._strategy.strategy.load_state(strategy)
+        self._strategy.load_state(state.progress.get("drives", {}))
         self._round, self._accuracy, self._weights = state.round, state.accuracy, weights
         self._accountant.array_seconds = state.array_seconds
         self._exchange.screen.load_state(state.progress.get("screen", {}))
@@ -124,7 +115,9 @@ class FederatedTraining:
             Diverged: no weights or losses are finite numbers any more, or all explode; the weights stay.
         """
         begin, number, job = time.monotonic(), self._round + 1, self._job
-        choice, instructions = self._plan_round(number)
+        choice = choose_devices(self._devices, job.participation, job.seed, number)
+        samples, has_client = self._exchange.list_samples(), self._exchange.contract is not None
+        choice, instructions = self._strategy.plan(number, self._devices, choice, samples, has_client)
         visit = self._exchange.visit(number, self.weights, choice, self._buffers, instructions)
         if self._counter is not None:
             visit = self._counter.count_round(number, self.weights, visit)
@@ -134,7 +127,7 @@ class FederatedTraining:
         accounted = self._accountant.account([answer.returned for answer in visited.answers], lateness)
         self._report_stragglers(number, accounted)
         contributions = self._contributions(visited.answers, accounted)
-        self._history.note(contributions.values())
+        self._strategy.note(contributions.values())
         if self._are_enough(number, contributions):
             weights, bad = await asyncio.to_thread(self._aggregate, list(contributions.values()))
             if bad:
@@ -146,13 +139,14 @@ class FederatedTraining:
         for answer in () if isinstance(job.strategy, UserSection) else visited.answers:
             answer.session.recycle(answer.weights)
         judged = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        more = await asyncio.to_thread(self._strategy.metrics, number, self.weights, contributions.values())
         self._round, self._accuracy = number, judged.accuracy
         returned = {part.device for part in accounted.devices}
         return RoundRecord(
             round=number,
             accuracy=self._accuracy,
             test_loss=judged.loss,
-            metrics=await self._more_metrics(number, judged.metrics, contributions.values()),
+            metrics={**judged.metrics, **more},
             start_seconds=start_seconds,
             wall_seconds=time.monotonic() - begin,
             array_seconds=accounted.array_seconds,
@@ -163,33 +157,6 @@ class FederatedTraining:
             idle=[device for device in self._devices if device not in visited.asked],
             **round_totals(accounted.devices),
         )
-
-    def _plan_round(self, number: int) -> tuple[RoundSelection, dict[str, Instruction]]:
-        """Return whom a round asks, and what the strategy says to each of them; those that stand in are told nothing.
-
-        Raises:
-            PluginFailed: a strategy of the user's own failed, or says what cannot be.
-        """
-        choice = choose_devices(self._devices, self._job.participation, self._job.seed, number)
-        if (configure := getattr(self._strategy, "configure", None)) is None:
-            return choice, {}
-        samples = self._exchange.list_samples()
-        there = [device for device in self._devices if device in samples] or self._devices
-        drives = {device: self._history.of(device, samples.get(device, 0), device in choice.chosen) for device in there}
-        said = read_instructions(
-            configure(number, drives), there, self._job.strategy.name, self._exchange.contract is not None
-        )
-        return RoundSelection(tuple(said), ()), said
-
-    async def _more_metrics(
-        self, number: int, judged: Mapping[str, float], contributions: Collection[Contribution]
-    ) -> dict[str, float]:
-        """Return the held-out metrics with those of client programs, as ``train_NAME``, and of the strategy."""
-        metrics = dict(judged) | mean_metrics(contributions)
-        if (evaluate := getattr(self._strategy, "evaluate", None)) is not None:
-            found = await asyncio.to_thread(evaluate, number, self.weights)
-            metrics |= read_metrics(found, self._job.strategy.name)
-        return metrics
 
     def _report_stragglers(self, number: int, accounted: StepAccount) -> None:
         limit = f"the deadline is {accounted.array_seconds:g} s"
@@ -219,14 +186,14 @@ class FederatedTraining:
 
     def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
         """Return the new weights, and the first of them that is not finite; empty if all are."""
-        weights = self._strategy.aggregate(self.weights, contributions)
+        weights = self._strategy.strategy.aggregate(self.weights, contributions)
         return weights, first_not_finite(weights)
 
     def _contributions(self, answers: Sequence[RoundAnswer], accounted: StepAccount) -> dict[str, Contribution]:
         """Return device -> what it adds to the round, of those that were in time."""
         counted = {part.device: part for part in in_time(accounted.devices)}
         answers = [answer for answer in answers if answer.returned.device in counted]
-        planned = self._exchange.contract is not None or hasattr(self._strategy, "configure")
+        planned = self._exchange.contract is not None or self._strategy.plans
         counts = round_weights(
             [each.session.hello.samples if planned else each.returned.trained.samples for each in answers]
         )
@@ -237,7 +204,7 @@ class FederatedTraining:
 
     def _are_enough(self, number: int, contributions: Collection[object]) -> bool:
         """Whether the strategy can keep what it promises with these; the weights stay if not, and an event says so."""
-        count, least = len(contributions), self._strategy.least_contributions
+        count, least = len(contributions), self._strategy.strategy.least_contributions
         if 0 < count < least:
             needed = f"strategy {self._job.strategy.name} needs {least}; the weights stay"
             self._exchange.on_event(

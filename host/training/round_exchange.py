@@ -29,9 +29,9 @@ from host.core.tensor_sums import Scan, scan_update
 from host.fleet.device_session import DeviceSession, ExpectedTensors
 from host.fleet.fleet import Fleet
 from host.training.accounting import DeviceReport
-from host.training.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages
 from host.training.contributions import Refusal, ScreenedContribution, dealt_passes
 from host.training.device_conduct import Conduct, all_diverge, diverged
+from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages
 from host.training.screening import Screen
 
 T = TypeVar("T")
@@ -185,7 +185,6 @@ class RoundExchange:
         screen: judges what comes back; one that has seen nothing, at first.
         on_event: called with device, what happened, and more about it.
         clock_of: see `host.core.device_time.DeviceTime.clock`; at first the stopwatch's own.
-        contract: of the job's client program; None without one.
         states: device -> what its client program keeps, as it returned it last, by names on the wire.
     """
 
@@ -210,13 +209,18 @@ class RoundExchange:
             before_task: called for each device before a round's frames go to it.
             failures: is told when the user's code fails in a device; without, the run goes on.
         """
-        self.contract, self.states = ClientContract.of(frame), dict[str, dict[str, Array]]()
+        self.states: dict[str, dict[str, Array]] = {}
         self.screen, self._conduct = Screen(), Conduct(on_event)
         self.clock_of: Callable[[str, str], str] = lambda _, stopwatch: stopwatch
         self._job, self._frame, self._fleet = job, frame, fleet
         self._list_existing, self.on_event, self._before_task = list_existing, on_event, before_task
         self._failures = failures or Failures(goes_on=True)
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
+
+    @property
+    def contract(self) -> ClientContract | None:
+        """Of the job's client program; None without one."""
+        return ClientContract.of(self._frame)
 
     def list_samples(self) -> dict[str, int]:
         """Return device -> records of its shard, of those that are there."""
@@ -346,13 +350,13 @@ class RoundExchange:
             expected = partial(contract.expected, weights=task.weights)
         deadline = Deadline(self._job.watchdog)
         weights, trained = await session.receive_tensors(task.number, expected, Trained, deadline)
-        kept = {name: weights.pop(name) for name in list(weights) if name.startswith(STATE)} if self.contract else {}
+        kept = {name: weights.pop(name) for name in list(weights) if name.startswith(STATE)} if contract else {}
         start = task.weights, task.buffers
         if sum(array.nbytes for array in weights.values()) < _SMALL_BYTES:
             scan = scan_update(weights, *start)
         else:  # beside what other drives still send
             scan = await asyncio.to_thread(scan_update, weights, *start)
-        self.states |= {session.device: kept} if self.contract else {}
+        self.states |= {session.device: kept} if contract else {}
         returned = DeviceReport(
             device=session.device,
             hello_clock=session.hello.clock,

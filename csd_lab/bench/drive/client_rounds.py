@@ -94,7 +94,7 @@ def plain_scaffold(
                 gradients = torch.autograd.grad(((local(x) - y) ** 2).mean(), held)
                 with torch.no_grad():
                     for parameter, gradient, c, c_i in zip(held, gradients, control, own[drive], strict=True):
-                        parameter -= rate * (gradient - c_i + c)
+                        parameter.sub_(rate * (gradient - c_i + c))
                 steps += 1
             news = [
                 c_i - c + (x - parameter.detach()) / (steps * rate)
@@ -111,7 +111,7 @@ def plain_scaffold(
 def largest_difference(one: Mapping[str, Array], other: Mapping[str, Array]) -> float:
     """Return the largest difference of two models' weights, over the largest weight."""
     most = max(float(np.abs(array).max()) for array in other.values())
-    return max(float(np.abs(one[name] - other[name]).max()) for name in other) / most
+    return max(float(np.abs(one[name].astype(float) - other[name].astype(float)).max()) for name in other) / most
 
 
 def _taker(shard: Shard) -> Any:

@@ -81,6 +81,45 @@ class Loader:
         return Loader(self._fetch, epochs, batch_size or self.batch_size)
 
 
+class _Phases:
+    """The phase that is being charged, by turns: what is not named is `_UNMARKED`."""
+
+    def __init__(self, stopwatch: PhaseWatch) -> None:
+        self._stopwatch, self._now = stopwatch, _UNMARKED
+
+    @contextmanager
+    def named(self, phase: str) -> Iterator[None]:
+        before = self._now
+        self.lap()
+        self._now = phase
+        try:
+            yield
+        finally:
+            self.lap()
+            self._now = before
+
+    def lap(self) -> None:
+        self._stopwatch.lap(self._now)
+
+    def mark(self) -> None:
+        self._stopwatch.mark()
+
+
+class _MeanLoss:
+    """Mean over the records of batches."""
+
+    def __init__(self) -> None:
+        self._sum, self._samples = torch.zeros((), dtype=torch.float64), 0
+
+    def add(self, mean: torch.Tensor, samples: int) -> None:
+        self._sum += mean.detach() * samples
+        self._samples += samples
+
+    @property
+    def value(self) -> float:
+        return float(self._sum) / max(1, self._samples)
+
+
 class ClientRound:
     """What a client program gets as `csd`.
 
@@ -118,13 +157,12 @@ class ClientRound:
         self.number, self.model, self.loader = number, model, Loader(self._fetch, *passes)
         self.samples = self.steps = self.read_bytes = 0
         self._objective, self._records, self._make_optimizer = objective, records, make_optimizer
-        self._stopwatch, self._phase, self._pass = stopwatch, _UNMARKED, 0
-        self._loss_sum, self._loss_samples = torch.zeros((), dtype=torch.float64), 0
+        self._phases, self._pass, self._mean = _Phases(stopwatch), 0, _MeanLoss()
 
     @property
     def mean_loss(self) -> float:
         """Mean over the records that `loss` was asked for; 0 before that."""
-        return float(self._loss_sum) / max(1, self._loss_samples)
+        return self._mean.value
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -135,14 +173,8 @@ class ClientRound:
         """
         if name not in _PHASES:
             raise ModelError(f"csd.phase: {name!r} is no phase; there are {', '.join(_PHASES)}")
-        before = self._phase
-        self._stopwatch.lap(before)
-        self._phase = name
-        try:
+        with self._phases.named(name):
             yield
-        finally:
-            self._stopwatch.lap(name)
-            self._phase = before
 
     def inputs(self, batch: TensorBatch) -> torch.Tensor:
         """Return what the model takes of a batch."""
@@ -154,8 +186,7 @@ class ClientRound:
             stored = _stored(batch)
             loss = self._objective.loss_of(self.model(self._objective.inputs(stored)), stored)
             count = len(next(iter(stored.values())))
-            self._loss_sum += loss.detach() * count
-            self._loss_samples += count
+            self._mean.add(loss, count)
         return loss
 
     def optimizer(self) -> Optimizer:
@@ -188,10 +219,10 @@ class ClientRound:
 
     def _take(self, places: npt.NDArray[np.integer]) -> TensorBatch:
         if not self._records.resident:
-            self._stopwatch.lap(self._phase)
+            self._phases.lap()
         batch = self._records.take(places)
         if not self._records.resident:
-            self._stopwatch.mark()
+            self._phases.mark()
         self.samples, self.steps = self.samples + len(places), self.steps + 1
         self.read_bytes += sum(column.nbytes for column in batch.values())
         return {name: torch.from_numpy(column) for name, column in batch.items()}

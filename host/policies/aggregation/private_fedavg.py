@@ -73,7 +73,7 @@ class PrivateFedAvg:
         mean, deviation = self._clipped.aggregate(global_weights, contributions), self._noise * self._clip
         for name in sorted(self._parameters):
             noise = generator.normal(0.0, deviation / len(contributions), mean[name].shape)
-            mean[name] = np.asarray(mean[name] + noise, global_weights[name].dtype)
+            mean[name] = np.asarray(noise + mean[name].astype(np.float64), global_weights[name].dtype)
         return mean
 
     def state(self) -> dict[str, Array]:

@@ -1,31 +1,64 @@
-"""Contributions of drives as strategies see them, and what is kept of each drive from round to round."""
+"""A strategy in federated rounds: whom it asks, the contributions that it sees, what it knows of drives."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from firmware_agent.common.clients.client_program import EXTRA, MOST_METRICS
 from firmware_agent.common.errors import PluginFailed
 from firmware_agent.common.slices import Array
+from host.config.participation import RoundSelection
 from host.core.records import DeviceRound
-from host.policies.aggregation import Contribution, DriveHistory
+from host.policies.aggregation import Contribution, DriveHistory, Strategy
 from host.training.round_exchange import RoundAnswer
+from host.training.rounds.client_contract import Instruction, read_instructions
 
 _CLIENTS = "clients/"
 
 
-class DriveHistories:
-    """What strategies know of drives from the rounds before."""
+class StrategyRounds:
+    """A strategy as rounds use it, with what it may know of drives from the rounds before.
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
+    Attributes:
+        strategy: itself.
+        name: as the job has it.
+        plans: whether it says whom to ask.
+    """
+
+    def __init__(self, strategy: Strategy, name: str) -> None:
+        """Begin without a round."""
+        self.strategy, self.name, self.plans = strategy, name, hasattr(strategy, "configure")
         self._last: dict[str, tuple[int, float, float, float]] = {}
 
-    def of(self, device: str, samples: int, chosen: bool) -> DriveHistory:
-        """Return what is known of a drive with so many records."""
-        return DriveHistory(device, samples, chosen, *self._last.get(device, (0, math.nan, math.nan, math.nan)))
+    def plan(
+        self, number: int, devices: Sequence[str], choice: RoundSelection, samples: Mapping[str, int], has_client: bool
+    ) -> tuple[RoundSelection, dict[str, Instruction]]:
+        """Return whom a round asks, and what the strategy says to each of them; nobody stands in for them.
+
+        Args:
+            number: of the round.
+            devices: all of the array.
+            choice: by the job's participation.
+            samples: device -> records, of those that are there.
+            has_client: whether a client program hears what is said.
+
+        Raises:
+            PluginFailed: a strategy of the user's own failed, or says what cannot be.
+        """
+        if (configure := getattr(self.strategy, "configure", None)) is None:
+            return choice, {}
+        there = [device for device in devices if device in samples] or list(devices)
+        nothing = 0, math.nan, math.nan, math.nan
+        drives = {
+            device: DriveHistory(
+                device, samples.get(device, 0), device in choice.chosen, *self._last.get(device, nothing)
+            )
+            for device in there
+        }
+        said = read_instructions(configure(number, drives), there, self.name, has_client)
+        return RoundSelection(tuple(said), ()), said
 
     def note(self, contributions: Iterable[Contribution]) -> None:
         """Take in a round."""
@@ -33,13 +66,28 @@ class DriveHistories:
             rounds = 1 + self._last.get(part.device, (0, 0.0, 0.0, 0.0))[0]
             self._last[part.device] = rounds, math.fsum(part.seconds.values()), part.joules, part.loss
 
+    def metrics(
+        self, number: int, weights: Mapping[str, Array], contributions: Collection[Contribution]
+    ) -> dict[str, float]:
+        """Return what client programs returned, as ``train_NAME``, and what the strategy says of the new weights.
+
+        Raises:
+            PluginFailed: a strategy of the user's own failed.
+        """
+        found = mean_metrics(contributions)
+        if (evaluate := getattr(self.strategy, "evaluate", None)) is not None:
+            found |= _read_metrics(evaluate(number, weights), self.name)
+        return found
+
     def state(self) -> dict[str, list[float]]:
-        """Return what must be kept to go on: JSON's types."""
-        return {device: list(last) for device, last in self._last.items()}
+        """Return what must be kept to go on: JSON's types; nothing if nobody asks for it."""
+        return {device: list(last) for device, last in self._last.items()} if self.plans else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; of nothing, from nothing."""
-        self._last = {device: (int(last[0]), *map(float, last[1:4])) for device, last in state.items()}  # type: ignore[misc]
+        self._last = {
+            device: (int(last[0]), float(last[1]), float(last[2]), float(last[3])) for device, last in state.items()
+        }
 
 
 def make_contribution(sent: Mapping[str, Array], answer: RoundAnswer, samples: int, part: DeviceRound) -> Contribution:
@@ -71,7 +119,7 @@ def mean_metrics(contributions: Collection[Contribution]) -> dict[str, float]:
     return found
 
 
-def read_metrics(found: object, strategy: str) -> dict[str, float]:
+def _read_metrics(found: object, strategy: str) -> dict[str, float]:
     """Return what a strategy's `evaluate` returned.
 
     Raises:

@@ -1,0 +1,1 @@
+"""Federated rounds: what a strategy says to drives, and what of their answers it sees."""
