@@ -28,7 +28,7 @@ from firmware_agent.common.wire import encode
 from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
 from firmware_agent.training.loaded_job import LoadedJob, size_of
-from firmware_agent.training.sgd import LocalSgd
+from firmware_agent.training.local_optimiser import LocalOptimiser, make_local_optimiser
 from firmware_agent.training.step_sender import Damage
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Trainer:
 
     def train(self, task: Train) -> LocalPass:
         """Pass `task.epochs` times over the shard, in the order of `epoch_order`; or take the steps that it names."""
-        optimiser = self._optimiser()
+        optimiser = self._optimiser(task.learning_rate)
         torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.round]).generate_state(1)[0]))
         loss_sum, samples, steps, read_bytes = 0.0, 0, 0, 0
         each: list[PhaseSeconds] = []
@@ -141,7 +141,7 @@ class Trainer:
         self._stopwatch.lap("encode")
         return frames
 
-    def _run_marked_steps(self, optimiser: LocalSgd, task: Measure) -> None:
+    def _run_marked_steps(self, optimiser: LocalOptimiser, task: Measure) -> None:
         """Take steps with a cycle mark at the end of each phase, and encode the weights a few times."""
         marks = CycleMarks()
         self._stopwatch.on_lap = lambda phase: marks.execute(PhaseMark[phase.upper()])
@@ -168,7 +168,9 @@ class Trainer:
         self.encode(0)
         return self._stopwatch.take().encode
 
-    def _layer_times(self, optimiser: LocalSgd, task: Measure, steps: Sequence[PhaseSeconds]) -> LayerTimes | None:
+    def _layer_times(
+        self, optimiser: LocalOptimiser, task: Measure, steps: Sequence[PhaseSeconds]
+    ) -> LayerTimes | None:
         """Return what the layers take of the median step; None of a model whose layers cannot be told apart."""
         try:
             layers = trace_layers(self.model, self.loaded.inputs(self.loaded.take(np.arange(1))))
@@ -183,7 +185,7 @@ class Trainer:
         return layer_times(layers, passes, steps)
 
     def _watched_passes(
-        self, optimiser: LocalSgd, task: Measure, layers: Sequence[LayerWork]
+        self, optimiser: LocalOptimiser, task: Measure, layers: Sequence[LayerWork]
     ) -> list[tuple[LayerSeconds, ...]]:
         """Return the passes of which the seconds count: a first one does not, unless it takes all the time there is."""
         now, batches = self._stopwatch.now, self._endless_batches(task.batch_size)
@@ -208,7 +210,7 @@ class Trainer:
         taken = next(batches)
         return lambda: self.loaded.forward(taken)
 
-    def _warm_up(self, optimiser: LocalSgd, task: Measure) -> None:
+    def _warm_up(self, optimiser: LocalOptimiser, task: Measure) -> None:
         now, size = self._stopwatch.now, task.warm_up_batch_size or task.batch_size
         start = now()
         for number, batch in enumerate(self._endless_batches(size)):
@@ -216,7 +218,7 @@ class Trainer:
                 return
             self._step(optimiser, batch)
 
-    def _step(self, optimiser: LocalSgd, batch: Batch) -> float:
+    def _step(self, optimiser: LocalOptimiser, batch: Batch) -> float:
         watch = self._stopwatch
         loss = self.loaded.forward(batch)
         optimiser.zero_grad()
@@ -243,9 +245,8 @@ class Trainer:
         while True:
             yield self.loaded.take(generator.integers(0, self.loaded.samples, batch_size))
 
-    def _optimiser(self) -> LocalSgd:
-        job = self._job
-        return LocalSgd(self.model.parameters(), job.learning_rate, job.momentum, job.proximal)
+    def _optimiser(self, learning_rate: float | None = None) -> LocalOptimiser:
+        return make_local_optimiser(self._job, self.model.parameters(), learning_rate)
 
 
 def _monitor_seconds(now: Callable[[], float]) -> float:

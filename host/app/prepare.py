@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from csd_emu.config.array_file import SAMPLED, ArrayConfig
+from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.profiles.profile import RATIO_DRIVE
@@ -16,6 +16,7 @@ from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.shipped_code import ShippedCode
+from host.app.clock_notes import clock_notes, update_notes
 from host.app.job_objective import choose_objective, load_job_dataset
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
@@ -25,9 +26,7 @@ from host.config.server_group import ServerGroup
 from host.config.sync_section import OptimiserSection
 from host.core.datasets import Dataset
 from host.core.device_time import (
-    COUNTED,
     MEASURED_HOST,
-    MODELLED,
     WALL,
     HostModel,
     StepModel,
@@ -38,6 +37,7 @@ from host.core.device_time import (
 )
 from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
+from host.core.learning.initial_weights import ModelStart
 from host.core.table_plan import plan_table
 from host.fleet.checkpoint import job_sha256
 from host.fleet.lifecycle import ArrayRequest
@@ -45,6 +45,7 @@ from host.fleet.shards import deal_out
 from host.policies.aggregation import check_drives, make_strategy
 from host.policies.batching.client_layers import WHOLE, Front, front_models
 from host.policies.metrics import make_metrics
+from host.policies.schedules import Schedule, make_schedule
 from host.policies.split.cut_decision import CutDecision
 from host.training.host_optimiser import make_optimiser
 from host.training.job_inputs import JobInputs
@@ -81,6 +82,7 @@ class RunRequest(JobInputs):
         planning: what chooses the devices that train; None if all do.
         server_group: the servers that train together, of which `config` is this one's array; None if there is one.
         shares: what each layer has of a step's seconds, as measured on a drive or by arithmetic.
+        schedule: of a federated job's learning rate; None if it stays.
     """
 
     sync: SyncPlan | None = None
@@ -94,6 +96,11 @@ class RunRequest(JobInputs):
     planning: Planning | None = None
     server_group: ServerGroup | None = None
     shares: Shares = BY_ARITHMETIC
+    schedule: Schedule | None = None
+
+    def round_rate(self, number: int) -> float | None:
+        """Return the learning rate of a federated job's round; None for the job's own."""
+        return None if self.schedule is None else self.job.learning_rate * self.schedule.factor(number)
 
     @property
     def array(self) -> ArrayRequest:
@@ -104,7 +111,8 @@ class RunRequest(JobInputs):
     @property
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
-        clocks = _clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
+        clocks = clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
+        clocks += update_notes(self.job, self.models)
         clocks += [] if self.table_hint is None else [self.table_hint]
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job)
@@ -182,25 +190,10 @@ class RunRequest(JobInputs):
         figures += [self.host_table] if self.host_measured else []
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
+        figures += [self.evaluator.weights_sha256] if self.evaluator.weights_sha256 else []
         figures += [self.placed.layer] if self.placed is not None else []
         figures += [self.server_group.sha256] if self.server_group is not None else []
         return job_sha256(config, self.portable_job, self.spec.source, figures)
-
-
-def _clock_notes(config: ArrayConfig, models: Mapping[str, StepModel]) -> list[str]:
-    """Return what must be known of an array whose drives have different clocks."""
-    clocks: dict[str, list[str]] = {}
-    counted = SAMPLED if config.clock == SAMPLED else COUNTED
-    for node in config.list_nodes():
-        clock = MODELLED if node.name in models else counted if node.engine == config.counted_engine else WALL
-        clocks.setdefault(clock, []).append(node.name)
-    if len(clocks) < 2:
-        return []
-    each = "; ".join(f"{clock}: {', '.join(names)}" for clock, names in sorted(clocks.items()))
-    return [
-        f"its drives have different clocks ({each}): the array's seconds put them side by side as if they were one, "
-        "and sums and means over drives mix them; compare drives of one clock"
-    ]
 
 
 def prepare_run(resolved: ResolvedRun) -> RunRequest:
@@ -302,11 +295,12 @@ def make_inputs(
     models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
     objective = choose_objective(job, dataset, plugins.loss)
     metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
-    judge = evaluator or Evaluator(spec, dataset, job.seed, objective, metrics)
+    start = ModelStart(job.initial_weights, tuple(job.freeze))
+    judge = evaluator or Evaluator(spec, dataset, job.seed, objective, metrics, start)
     if job.target is not None and "accuracy" not in judge.figures:
         told = "has no class numbers, or the model no logit for each"
         raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")
-    return JobInputs(config, job, spec, dataset, objective, judge, models, cycles=cycles)
+    return JobInputs(config, job, spec, dataset, objective, judge, models, cycles=cycles, optimizer=plugins.optimizer)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
@@ -322,13 +316,16 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
     config, job = inputs.config, inputs.job
     expected = {} if inputs.wall else table_models(config, inputs.spec, inputs.shape, store)
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
-    strategy = make_strategy(job.strategy, job.momentum, parameters, plugins.strategy)
+    # What it refuses is said now: made as it will be in a drive, of the first weights.
+    make_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
+    strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
     return _request_of(
         inputs,
         expected=expected,
         plugins=plugins,
         proximal=strategy.proximal,
+        schedule=make_schedule(job.schedule, plugins.schedule, job.rounds),
         host_table=store.find(inputs.spec, inputs.shape, config.host.profile),
     )
 
@@ -340,13 +337,15 @@ def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, 
         ConfigurationError: optimiser, tuner, communication or cut are not possible.
     """
     config, job, spec, shape, evaluator = inputs.config, inputs.job, inputs.spec, inputs.shape, inputs.evaluator
-    if job.sync.optimiser != OptimiserSection() or not evaluator.structure().trained:
-        make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
+    if job.chosen_optimiser != OptimiserSection() or not evaluator.structure().trained:
+        # What it refuses is said now.
+        make_optimiser(job, evaluator.structure(), evaluator.initial_weights(), inputs.optimizer)
     communication = choose_communication(config, job, inputs.models, evaluator)
 
     def plan_with(front: Front) -> SyncPlan:
         tables = None if inputs.wall else store
         plan = replace(make_plan(config, job, spec, shape, tables, records, front), plugin=plugins.tuner)
+        plan = replace(plan, schedule=make_schedule(job.schedule, plugins.schedule, plan.steps))
         plan.make_tuner()  # the same
         return plan
 
@@ -380,7 +379,7 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan],
     if layer == NONE:
         plan = plan_with(WHOLE)
         return replace(request, sync=plan, expected=plan.expected)
-    placed = place_model(request.evaluator, layer, job.sync.precision, request.shares)
+    placed = place_model(request.evaluator, layer, job.chosen_precision, request.shares)
     plan = plan_with(placed.front)
     host = get_profile(request.config.host.profile)
     placed.check_host(sum(plan.batches), host)

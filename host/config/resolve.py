@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, METRIC, OPTIMIZER, SCHEDULE, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -29,10 +29,13 @@ class Plugins:
     tuner: Plugin | None = None
     loss: Plugin | None = None
     metrics: tuple[Plugin, ...] = ()
+    optimizer: Plugin | None = None
+    schedule: Plugin | None = None
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
-        return (each for each in (self.strategy, self.tuner, self.loss, *self.metrics) if each is not None)
+        every = (self.strategy, self.tuner, self.loss, self.optimizer, self.schedule, *self.metrics)
+        return (each for each in every if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
         """Return the job as it can be run from a folder that holds the plug-ins' files under their own names."""
@@ -63,9 +66,15 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
     try:
         loss = None if job.loss is None else _load(LOSS, job.loss, path)
         metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
+        found = Plugins(
+            loss=loss,
+            metrics=metrics,
+            optimizer=_load(OPTIMIZER, job.optimizer, path) if _own_optimizer(job) else None,
+            schedule=None if job.schedule is None else _load(SCHEDULE, job.schedule, path),
+        )
         if job.mode == "sync":
-            return Plugins(tuner=_load(TUNER, job.tuner, path), loss=loss, metrics=metrics)
-        return Plugins(strategy=_load(STRATEGY, job.strategy, path), loss=loss, metrics=metrics)
+            return replace(found, tuner=_load(TUNER, job.tuner, path))
+        return replace(found, strategy=_load(STRATEGY, job.strategy, path))
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
@@ -73,12 +82,18 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
 def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
     of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
+    own = (OPTIMIZER, job.optimizer if _own_optimizer(job) else None)
+    every = (of_mode, own, (LOSS, job.loss), (SCHEDULE, job.schedule), *((METRIC, each) for each in job.metrics or ()))
     try:
-        for kind, section in (of_mode, (LOSS, job.loss), *((METRIC, each) for each in job.metrics or ())):
+        for kind, section in every:
             if isinstance(section, UserSection):
                 check_plugin(kind, section, path.parent)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+
+
+def _own_optimizer(job: JobConfig) -> bool:
+    return job.optimizer is not None and job.optimizer.is_own
 
 
 def _load(kind: Registry, section: object, path: Path) -> Plugin | None:

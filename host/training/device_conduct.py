@@ -83,7 +83,7 @@ def advice(job: JobConfig) -> str:
     if job.momentum:
         steps.append(f"momentum ({job.momentum:g})")
     more = [f"raise batch_size (it is {job.batch_size})"]
-    if job.mode == "sync":
-        clip = job.sync.clip_norm
-        more.append("clip gradients: sync.clip_norm is not set" if clip is None else f"lower sync.clip_norm ({clip:g})")
+    clip = job.chosen_clip_norm
+    if job.mode == "sync" or clip is not None:
+        more.append("clip gradients: clip_norm is not set" if clip is None else f"lower clip_norm ({clip:g})")
     return f"{' or '.join(steps)}, {', or '.join(more)}; a checkpoint, if there is one, is from before"

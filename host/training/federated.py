@@ -16,7 +16,7 @@ from host.config.plugins.plugin_section import UserSection
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
-from host.core.tensor_sums import first_not_finite, round_weights
+from host.core.tensor_sums import first_not_finite, in_precision, round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
 from host.training.accounting import Accountant, Lateness, StepAccount
@@ -55,10 +55,11 @@ class FederatedTraining:
         self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
         exchange.clock_of = accountant.time.clock
         self._round, self._accuracy = 0, 0.0
-        self._weights = evaluator.initial_weights()
+        self._weights = in_precision(evaluator.initial_weights(), job.chosen_precision)
         self._buffers = frozenset(evaluator.structure().buffers)
         parameters = frozenset(self._weights).difference(self._buffers)
-        self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
+        self._frozen = evaluator.structure().frozen(self._weights) if job.freeze else ()
+        self._strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugin)
         # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
         self._directions = Directions(parameters) if self._strategy.least_contributions > 1 else None
 
@@ -177,6 +178,7 @@ class FederatedTraining:
     def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
         """Return the new weights, and the first of them that is not finite; empty if all are."""
         weights = self._strategy.aggregate(self.weights, contributions)
+        weights |= {name: self.weights[name] for name in self._frozen}  # a mean of equal values may be rounded
         return weights, first_not_finite(weights)
 
     def _are_enough(self, number: int, contributions: Collection[object]) -> bool:

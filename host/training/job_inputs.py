@@ -10,6 +10,7 @@ from csd_emu.util.record_shape import Shape
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
+from host.config.plugins.plugin_loading import Plugin
 from host.core.datasets import Dataset
 from host.core.device_time import CountedCycles, StepModel
 from host.core.evaluation import Evaluator
@@ -49,12 +50,14 @@ class JobInputs(JobData):
     Attributes:
         evaluator: of the data's held-out records.
         models: device -> what its steps cost, of those whose seconds are modelled.
+        optimizer: the job's, if it is a class of the user's own.
         cycles: device -> what turns its counted seconds into those of cycles, where the array asks for these.
     """
 
     evaluator: Evaluator
     models: Mapping[str, StepModel]
     cycles: Mapping[str, CountedCycles] = field(default_factory=dict, kw_only=True)
+    optimizer: Plugin | None = field(default=None, kw_only=True)
 
     @property
     def wall(self) -> bool:

@@ -20,6 +20,7 @@ from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_s
 from firmware_agent.common.wire import encode, pack
 from host.config.job_file import JobConfig
 from host.config.participation import RoundSelection
+from host.config.plugins.plugin_loading import Plugin
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
@@ -67,8 +68,11 @@ def job_frame(
     proximal: float = 0.0,
     overlap: bool = False,
     cut: str | None = None,
+    optimizer: Plugin | None = None,
 ) -> Job:
     """Return the frame that tells a drive what it trains; `proximal` is the strategy's.
+
+    `optimizer` is the job's, if it is a class of the user's own.
 
     With `overlap` a synchronous job's slices cross while the drive computes; `cut` names the layer that the host's part
     of the model begins with.
@@ -81,10 +85,13 @@ def job_frame(
         seed=job.seed,
         learning_rate=job.learning_rate,
         momentum=job.momentum,
+        optimiser=_optimiser_code(job, optimizer),
+        clip_norm=job.chosen_clip_norm if job.mode == "federated" else None,
+        freeze=job.freeze,
         batch_size=job.batch_size,
         proximal=proximal,
         batch_norm=job.sync.batch_norm,
-        precision=job.sync.precision,
+        precision=job.chosen_precision,
         overlap=overlap,
         # Longer than the host's own: it gives up whom a drive waits for, not the drive.
         deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
@@ -92,6 +99,16 @@ def job_frame(
         input_field=objective.input_field,
         loss=Code(objective.loss.name, objective.loss.source, dict(objective.loss.arguments)),
     )
+
+
+def _optimiser_code(job: JobConfig, own: Plugin | None) -> Code | None:
+    """Return what steps weights in a drive; None for plain SGD, and where the host does."""
+    chosen = job.chosen_optimiser
+    plain = chosen.name.lower() == "sgd"
+    if job.mode == "sync" or (plain and not chosen.arguments):
+        return None
+    momentum = {"momentum": job.momentum} if plain else {}
+    return Code(chosen.name, None if own is None else own.source, momentum | chosen.arguments)
 
 
 async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> None:
@@ -158,6 +175,7 @@ class RoundExchange:
     Attributes:
         screen: judges what comes back; one that has seen nothing, at first.
         on_event: called with device, what happened, and more about it.
+        learning_rate: returns that of a round; None for the job's.
         clock_of: see `host.core.device_time.DeviceTime.clock`; at first the stopwatch's own.
     """
 
@@ -183,6 +201,7 @@ class RoundExchange:
             failures: is told when the user's code fails in a device; without, the run goes on.
         """
         self.screen, self._conduct = Screen(), Conduct(on_event)
+        self.learning_rate: Callable[[int], float | None] = lambda _: None
         self.clock_of: Callable[[str, str], str] = lambda _, stopwatch: stopwatch
         self._job, self._frame, self._fleet = job, frame, fleet
         self._list_existing, self.on_event, self._before_task = list_existing, on_event, before_task
@@ -203,7 +222,9 @@ class RoundExchange:
                 job says that the run ends then.
             Diverged: all devices' weights or losses are no finite numbers any more, or explode.
         """
-        frames = _encode_round(number, weights, self._job.epochs)
+        frames = _encode_round(
+            number, weights, Train(number, self._job.epochs, learning_rate=self.learning_rate(number))
+        )
         attempt = _Attempt(number, choice)
         while True:
             sessions = attempt.candidates(self._conduct.without_aside(self._fleet.sessions()))
@@ -325,8 +346,8 @@ Start = tuple[Mapping[str, Array], Collection[str]]
 """What a round begins with: the weights, and which of them are buffers."""
 
 
-def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:
+def _encode_round(number: int, weights: Mapping[str, Array], task: Train) -> list[bytes]:
     """Return the messages that carry a round's weights and task, encoded once for all devices."""
     pieces = cut_slices(number, weights)
-    frames = (Tensors(number, tensor_specs(weights)), *pieces, Train(number, epochs))
+    frames = (Tensors(number, tensor_specs(weights)), *pieces, task)
     return list(pack(encode(frame) for frame in frames))

@@ -36,7 +36,7 @@ from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import PluginError, user_errors
-from host.config.plugins.kinds import LOSS, METRIC, STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, METRIC, SCHEDULE, STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -121,6 +121,7 @@ def _describe(detail: Any) -> str:
 
 
 USER, _ALONE = "UserSection", "built-in"
+_NOT_OWN = (STRATEGY, TUNER, LOSS, METRIC, SCHEDULE)
 
 
 class UserSection(Config):
@@ -137,7 +138,7 @@ class UserSection(Config):
     name: str = Field(
         min_length=1,
         json_schema_extra=lambda schema: schema.update(
-            {"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in, *LOSS.built_in, *METRIC.built_in]}}
+            {"not": {"enum": [name for kind in _NOT_OWN for name in kind.built_in]}}
         ),
     )
 
@@ -273,7 +274,11 @@ if TYPE_CHECKING:
     TunerSection = str | BuiltInSection | UserSection
     LossSection = BuiltInSection | UserSection
     MetricSection = BuiltInSection | UserSection
+    ScheduleSection = BuiltInSection | UserSection
 else:
+    ScheduleSection = Annotated[
+        Any, RegisteredSection(SCHEDULE, BuiltInSection, "cosine or {name: step, every: 10, gamma: 0.1}")
+    ]
     MetricSection = Annotated[Any, RegisteredSection(METRIC, BuiltInSection, "perplexity or my_metrics.py:recall")]
     LossSection = Annotated[
         Any, RegisteredSection(LOSS, BuiltInSection, "cross_entropy or {name: my_loss.py:focal, gamma: 2}")

@@ -1,0 +1,93 @@
+"""What training starts from beside the seed: weights from a file, and parameters that stay as they are."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import io
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_safetensors
+from torch import nn
+
+from firmware_agent.common.atomic_files import read_file
+from firmware_agent.common.errors import ModelError
+from firmware_agent.common.weights import tied_names
+
+# What a file may have beside the values of its tensors: names, shapes, padding.
+_OVERHEAD_BYTES, _TENSOR_BYTES = 1 << 20, 4096
+
+
+@dataclass(frozen=True)
+class ModelStart:
+    """How a job's model begins.
+
+    Attributes:
+        weights: file of its weights and buffers; None for those that it is built with.
+        freeze: patterns of names of parameters that are not trained.
+    """
+
+    weights: str | None = None
+    freeze: tuple[str, ...] = ()
+
+
+AS_BUILT = ModelStart()
+
+
+def read_initial_weights(path: Path, model: nn.Module) -> str:
+    """Fill a model with the weights of a file, and return the file's sha256.
+
+    Raises:
+        ModelError: the file cannot be read, or its tensors are not those of the model, or not finite.
+    """
+    wanted = model.state_dict()
+    most = _OVERHEAD_BYTES + sum(tensor.nbytes + _TENSOR_BYTES for tensor in wanted.values())
+    try:
+        content = read_file(path, most)
+    except OSError as error:
+        raise _wrong(path, f"cannot be read ({error}); give a file of this model's weights alone") from error
+    found = _read(path, content)
+    for name, first in tied_names(model).items():  # a file may have tied weights once
+        if first in found:
+            found.setdefault(name, found[first])
+    _check_names(path, found, wanted)
+    for name, tensor in wanted.items():
+        _check_tensor(path, name, found[name], tensor)
+    model.load_state_dict(found)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path, content: bytes) -> dict[str, torch.Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_safetensors(content)
+        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch reads whatever bytes these are, and may raise anything
+        raise _wrong(path, f"is no safetensors file and no torch state dict ({error})") from error
+    if not isinstance(found, Mapping) or not all(isinstance(each, torch.Tensor) for each in found.values()):
+        raise _wrong(path, "is no state dict, name -> tensor; save model.state_dict() alone")
+    return dict(found)
+
+
+def _check_names(path: Path, found: Collection[str], wanted: Collection[str]) -> None:
+    for told, names, others in (("has no", wanted, found), ("has, beside the model's,", found, wanted)):
+        if odd := [name for name in names if name not in others]:
+            near = difflib.get_close_matches(str(odd[0]), list(map(str, others)), n=3, cutoff=0.0)
+            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+            raise _wrong(path, f"{told} {odd[0]!r}{more}; near it are {', '.join(near) or 'none'}")
+
+
+def _check_tensor(path: Path, name: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
+    if (tuple(found.shape), found.dtype) != (tuple(wanted.shape), wanted.dtype):
+        is_, should = (f"{tuple(each.shape)} {str(each.dtype).removeprefix('torch.')}" for each in (found, wanted))
+        raise _wrong(path, f"{name} is {is_}, and the model's {should}; save the weights of this model")
+    if found.layout != torch.strided or not bool(torch.isfinite(found).all()):
+        raise _wrong(path, f"{name} has values that are no finite numbers; save weights from before that")
+
+
+def _wrong(path: Path, what: str) -> ModelError:
+    return ModelError(f"initial_weights: {path} {what}")

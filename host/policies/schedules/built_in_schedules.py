@@ -1,0 +1,103 @@
+"""Built-in schedules: each returns a factor of the learning rate for a step, from 0, of so many."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from host.config.plugins.kinds import SCHEDULE
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Steps = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+@SCHEDULE.register("cosine", "Half a cosine, from 1 down to `floor`.")
+class CosineSchedule:
+    """``floor + (1 - floor) (1 + cos(pi step / steps)) / 2`` (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
+
+    def __init__(self, floor: Share = 0.0) -> None:
+        """Make it.
+
+        Args:
+            floor: what the factor falls to.
+        """
+        self._floor = floor
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Return the factor."""
+        return self._floor + (1 - self._floor) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+@SCHEDULE.register("step", "Times `gamma` after every `every` rounds or steps.")
+class StepSchedule:
+    """``gamma ** (step // every)``."""
+
+    def __init__(self, every: Steps, gamma: Factor = 0.1) -> None:
+        """Make it.
+
+        Args:
+            every: so many rounds or steps have one factor.
+            gamma: what it is multiplied by then.
+        """
+        self._every, self._gamma = every, gamma
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Return the factor."""
+        return float(self._gamma ** (step // self._every))
+
+
+@SCHEDULE.register("exponential", "Times `gamma` after every round or step.")
+class ExponentialSchedule:
+    """``gamma ** step``."""
+
+    def __init__(self, gamma: Factor) -> None:
+        """Make it.
+
+        Args:
+            gamma: what the factor is multiplied by.
+        """
+        self._gamma = gamma
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Return the factor."""
+        return float(self._gamma**step)
+
+
+@SCHEDULE.register("linear_warmup", "Up to 1 in `warmup` equal pieces, then 1.")
+class LinearWarmup:
+    """``min(1, (step + 1) / (warmup + 1))``."""
+
+    def __init__(self, warmup: Steps) -> None:
+        """Make it.
+
+        Args:
+            warmup: rounds or steps before the factor is 1.
+        """
+        self._warmup = warmup
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Return the factor."""
+        return min(1.0, (step + 1) / (self._warmup + 1))
+
+
+@SCHEDULE.register("warmup_cosine", "`linear_warmup`, then `cosine` over the rounds or steps that are left.")
+class WarmupCosine:
+    """Rises to 1 in `warmup` pieces, then falls to `floor` by half a cosine."""
+
+    def __init__(self, warmup: Steps, floor: Share = 0.0) -> None:
+        """Make it.
+
+        Args:
+            warmup: rounds or steps before the factor is 1.
+            floor: what it falls to.
+        """
+        self._warmup, self._rise, self._fall = warmup, LinearWarmup(warmup), CosineSchedule(floor)
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Return the factor."""
+        if step < self._warmup:
+            return self._rise(step, steps)
+        return self._fall(step - self._warmup, max(1, steps - self._warmup))
