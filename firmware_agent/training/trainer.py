@@ -28,7 +28,8 @@ from firmware_agent.common.wire import encode
 from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
 from firmware_agent.training.loaded_job import LoadedJob, size_of
-from firmware_agent.training.local_optimiser import LocalOptimiser, make_local_optimiser
+from firmware_agent.training.local_optimiser import make_local_optimiser
+from firmware_agent.training.sgd import LocalSgd
 from firmware_agent.training.step_sender import Damage
 
 log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Trainer:
         self._stopwatch.lap("encode")
         return frames
 
-    def _run_marked_steps(self, optimiser: LocalOptimiser, task: Measure) -> None:
+    def _run_marked_steps(self, optimiser: LocalSgd, task: Measure) -> None:
         """Take steps with a cycle mark at the end of each phase, and encode the weights a few times."""
         marks = CycleMarks()
         self._stopwatch.on_lap = lambda phase: marks.execute(PhaseMark[phase.upper()])
@@ -168,9 +169,7 @@ class Trainer:
         self.encode(0)
         return self._stopwatch.take().encode
 
-    def _layer_times(
-        self, optimiser: LocalOptimiser, task: Measure, steps: Sequence[PhaseSeconds]
-    ) -> LayerTimes | None:
+    def _layer_times(self, optimiser: LocalSgd, task: Measure, steps: Sequence[PhaseSeconds]) -> LayerTimes | None:
         """Return what the layers take of the median step; None of a model whose layers cannot be told apart."""
         try:
             layers = trace_layers(self.model, self.loaded.inputs(self.loaded.take(np.arange(1))))
@@ -185,7 +184,7 @@ class Trainer:
         return layer_times(layers, passes, steps)
 
     def _watched_passes(
-        self, optimiser: LocalOptimiser, task: Measure, layers: Sequence[LayerWork]
+        self, optimiser: LocalSgd, task: Measure, layers: Sequence[LayerWork]
     ) -> list[tuple[LayerSeconds, ...]]:
         """Return the passes of which the seconds count: a first one does not, unless it takes all the time there is."""
         now, batches = self._stopwatch.now, self._endless_batches(task.batch_size)
@@ -210,7 +209,7 @@ class Trainer:
         taken = next(batches)
         return lambda: self.loaded.forward(taken)
 
-    def _warm_up(self, optimiser: LocalOptimiser, task: Measure) -> None:
+    def _warm_up(self, optimiser: LocalSgd, task: Measure) -> None:
         now, size = self._stopwatch.now, task.warm_up_batch_size or task.batch_size
         start = now()
         for number, batch in enumerate(self._endless_batches(size)):
@@ -218,7 +217,7 @@ class Trainer:
                 return
             self._step(optimiser, batch)
 
-    def _step(self, optimiser: LocalOptimiser, batch: Batch) -> float:
+    def _step(self, optimiser: LocalSgd, batch: Batch) -> float:
         watch = self._stopwatch
         loss = self.loaded.forward(batch)
         optimiser.zero_grad()
@@ -245,7 +244,7 @@ class Trainer:
         while True:
             yield self.loaded.take(generator.integers(0, self.loaded.samples, batch_size))
 
-    def _optimiser(self, learning_rate: float | None = None) -> LocalOptimiser:
+    def _optimiser(self, learning_rate: float | None = None) -> LocalSgd:
         return make_local_optimiser(self._job, self.model.parameters(), learning_rate)
 
 

@@ -16,7 +16,6 @@ from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.shipped_code import ShippedCode
-from host.app.clock_notes import clock_notes, update_notes
 from host.app.job_objective import choose_objective, load_job_dataset
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
@@ -111,8 +110,7 @@ class RunRequest(JobInputs):
     @property
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
-        clocks = clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
-        clocks += update_notes(self.job, self.models)
+        clocks = self.clock_notes() + [MEASURED_HOST] * self.host_measured
         clocks += [] if self.table_hint is None else [self.table_hint]
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job)

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from csd_emu.util.config_files import Config, RegisteredName, Seconds, load_mapping, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
-from host.config.optimizer_key import NamedOptimiser, OptimizerKey
+from host.config.optimizer_key import AnyOptimiser, NamedOptimiser, OptimizerKey
 from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
@@ -209,9 +209,19 @@ class JobConfig(Config):
         return self.name or plain_name(self.model.partition(":")[0].rpartition("/")[2].removesuffix(".py"))
 
     @property
-    def chosen_optimiser(self) -> OptimiserSection:
+    def chosen_optimiser(self) -> AnyOptimiser:
         """What steps the weights, under whichever key it stands."""
-        return self.sync.optimiser if self.optimizer is None else self.optimizer.chosen
+        return self.optimizer or self.sync.optimiser
+
+    @property
+    def own_optimizer(self) -> NamedOptimiser | None:
+        """The optimiser, if it is a class of the user's own."""
+        return self.optimizer if ":" in self.chosen_optimiser.name else None
+
+    @property
+    def by_sgd(self) -> bool:
+        """Whether SGD steps the weights, with whatever options."""
+        return self.chosen_optimiser.name.lower() == "sgd"
 
     @property
     def chosen_clip_norm(self) -> float | None:
@@ -226,17 +236,16 @@ class JobConfig(Config):
     @property
     def drive_momentum(self) -> float:
         """Momentum of SGD in the drives; 0 of another optimiser."""
-        chosen = self.chosen_optimiser
-        return float(chosen.arguments.get("momentum", self.momentum)) if chosen.name.lower() == "sgd" else 0.0  # type: ignore[arg-type]
+        options = self.chosen_optimiser.arguments
+        return options.get("momentum", self.momentum) if self.by_sgd else 0.0  # type: ignore[return-value]
 
     def rules(self) -> Mapping[str, object]:
         """Return the rules of its watchdog, and of keys that have two places."""
-        sync = self.sync
         return {
             "watchdog must be more than 0 s": self.watchdog <= 0,
-            _TWICE.format("optimizer", "sync.optimiser"): self.optimizer and sync.optimiser != OptimiserSection(),
-            _TWICE.format("clip_norm", "sync.clip_norm"): self.clip_norm and sync.clip_norm,
-            _TWICE.format("precision", "sync.precision"): self.precision and sync.precision != "float32",
+            _TWICE.format("optimizer", "sync.optimiser"): self.optimizer and self.sync.optimiser != OptimiserSection(),
+            _TWICE.format("clip_norm", "sync.clip_norm"): self.clip_norm and self.sync.clip_norm,
+            _TWICE.format("precision", "sync.precision"): self.precision and self.sync.precision != "float32",
         }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
 from csd_emu.util.config_files import ShortForm
 from host.config.plugins.plugin_section import UserSection
-from host.config.sync_section import ChosenOptimiser, OptionValue
+from host.config.sync_section import OptimiserSection, OptionValue
 
 
 class NamedOptimiser(UserSection):
@@ -17,24 +17,19 @@ class NamedOptimiser(UserSection):
     __pydantic_extra__: dict[str, OptionValue] = Field(init=False)  # type: ignore[assignment]
 
     name: str = Field(min_length=1)
+    # What messages call it and its options.
+    key: ClassVar[str] = "optimizer"
+    options_key: ClassVar[str] = "optimizer"
 
     @property
-    def is_own(self) -> bool:
-        """Whether it is a class of the user's own."""
-        return ":" in self.name
-
-    @property
-    def chosen(self) -> ChosenOptimiser:
-        """The name and the options, as a section of synchronous jobs has them."""
-        return ChosenOptimiser(name=self.name, arguments=dict(self.__pydantic_extra__ or {}))
+    def arguments(self) -> dict[str, Any]:
+        """The options, as a section of synchronous jobs calls them."""
+        return self.options
 
 
-def _expand(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
+AnyOptimiser = OptimiserSection | NamedOptimiser
 OptimizerKey = Annotated[
     NamedOptimiser,
-    BeforeValidator(_expand),
+    BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
     ShortForm(lambda: {"type": "string", "minLength": 1, "examples": ["Adam", "my_optimizer.py:Class"]}),
 ]

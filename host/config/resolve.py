@@ -64,13 +64,13 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         PluginError: one is broken, or a built-in name is declared by an installed package too.
     """
     try:
-        loss = None if job.loss is None else _load(LOSS, job.loss, path)
+        loss = _load(LOSS, job.loss, path)
         metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
         found = Plugins(
             loss=loss,
             metrics=metrics,
-            optimizer=_load(OPTIMIZER, job.optimizer, path) if _own_optimizer(job) else None,
-            schedule=None if job.schedule is None else _load(SCHEDULE, job.schedule, path),
+            optimizer=_load(OPTIMIZER, job.own_optimizer, path),
+            schedule=_load(SCHEDULE, job.schedule, path),
         )
         if job.mode == "sync":
             return replace(found, tuner=_load(TUNER, job.tuner, path))
@@ -82,18 +82,19 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
 def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
     of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
-    own = (OPTIMIZER, job.optimizer if _own_optimizer(job) else None)
-    every = (of_mode, own, (LOSS, job.loss), (SCHEDULE, job.schedule), *((METRIC, each) for each in job.metrics or ()))
+    every = (
+        of_mode,
+        (OPTIMIZER, job.own_optimizer),
+        (LOSS, job.loss),
+        (SCHEDULE, job.schedule),
+        *((METRIC, each) for each in job.metrics or ()),
+    )
     try:
-        for kind, section in every:
+        for kind, section in (*every, *((METRIC, each) for each in job.metrics or ())):
             if isinstance(section, UserSection):
                 check_plugin(kind, section, path.parent)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
-
-
-def _own_optimizer(job: JobConfig) -> bool:
-    return job.optimizer is not None and job.optimizer.is_own
 
 
 def _load(kind: Registry, section: object, path: Path) -> Plugin | None:

@@ -50,13 +50,6 @@ class OptimiserSection(Config):
     options_key: ClassVar[str] = "sync.optimiser.arguments"
 
 
-class ChosenOptimiser(OptimiserSection):
-    """The same, as the job's key `optimizer` says it."""
-
-    key: ClassVar[str] = "optimizer"
-    options_key: ClassVar[str] = "optimizer"
-
-
 class DisturbSection(Config):
     """A competing job (gzip) in a drive: it starts before step `at_step` and runs for `steps` steps.
 

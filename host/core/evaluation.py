@@ -53,8 +53,7 @@ class Structure:
 
     def frozen(self, names: Iterable[str]) -> list[str]:
         """Return those of a model's `names` that are parameters and not trained, tied ones included."""
-        others = {*self.trained, *self.buffers}
-        return [name for name in names if self.tied.get(name, name) not in others]
+        return [name for name in names if self.tied.get(name, name) not in (*self.trained, *self.buffers)]
 
 
 class NormSum(NamedTuple):

@@ -56,9 +56,8 @@ class FederatedTraining:
         exchange.clock_of = accountant.time.clock
         self._round, self._accuracy = 0, 0.0
         self._weights = in_precision(evaluator.initial_weights(), job.chosen_precision)
-        self._buffers = frozenset(evaluator.structure().buffers)
-        parameters = frozenset(self._weights).difference(self._buffers)
-        self._frozen = evaluator.structure().frozen(self._weights) if job.freeze else ()
+        self._structure = evaluator.structure()
+        parameters = frozenset(self._weights).difference(self._structure.buffers)
         self._strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugin)
         # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
         self._directions = Directions(parameters) if self._strategy.least_contributions > 1 else None
@@ -111,7 +110,7 @@ class FederatedTraining:
         """
         begin, number, job = time.monotonic(), self._round + 1, self._job
         choice = choose_devices(self._devices, job.participation, job.seed, number)
-        visit = self._exchange.visit(number, self.weights, choice, self._buffers)
+        visit = self._exchange.visit(number, self.weights, choice, frozenset(self._structure.buffers))
         if self._counter is not None:
             visit = self._counter.count_round(number, self.weights, visit)
         visited = await visit
@@ -178,7 +177,8 @@ class FederatedTraining:
     def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
         """Return the new weights, and the first of them that is not finite; empty if all are."""
         weights = self._strategy.aggregate(self.weights, contributions)
-        weights |= {name: self.weights[name] for name in self._frozen}  # a mean of equal values may be rounded
+        if self._job.freeze:  # a mean of equal values may be rounded
+            weights = weights | {name: self.weights[name] for name in self._structure.frozen(self.weights)}
         return weights, first_not_finite(weights)
 
     def _are_enough(self, number: int, contributions: Collection[object]) -> bool:

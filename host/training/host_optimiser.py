@@ -17,13 +17,11 @@ from firmware_agent.common.errors import CheckpointError, ConfigurationError, Mo
 from firmware_agent.common.optimisers.torch_optimisers import (
     find_torch_optimiser,
     make_torch_optimiser,
-    plain_arguments,
-    set_learning_rate,
 )
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
+from host.config.optimizer_key import AnyOptimiser
 from host.config.plugins.plugin_loading import Plugin, describe_error
-from host.config.sync_section import OptimiserSection
 from host.core.evaluation import NormSum, Structure
 from host.training.tensor_ranges import BLOCK_BYTES, TensorRange, item_blocks
 
@@ -51,7 +49,7 @@ class HostOptimiser:
     def __init__(
         self,
         parameters: Mapping[str, Array],
-        section: OptimiserSection,
+        section: AnyOptimiser,
         learning_rate: float,
         momentum: float = 0.0,
         clip_norm: float | None = None,
@@ -207,21 +205,21 @@ def make_optimiser(
     return HostOptimiser(trained, job.chosen_optimiser, job.learning_rate, job.momentum, job.chosen_clip_norm, own)
 
 
-def _find(section: OptimiserSection) -> type[torch.optim.Optimizer]:
+def _find(section: AnyOptimiser) -> type[torch.optim.Optimizer]:
     try:
         return find_torch_optimiser(section.name)
     except ModelError as error:
         raise ConfigurationError(f"{section.key}.name: {error}") from error
 
 
-def _arguments(section: OptimiserSection, momentum: float) -> dict[str, Any]:
+def _arguments(section: AnyOptimiser, momentum: float) -> dict[str, Any]:
     if "lr" in section.arguments:
         raise ConfigurationError(f"{section.options_key}.lr: the rate is the job's own key; set learning_rate")
-    return ({"momentum": momentum} if section.name.lower() == "sgd" else {}) | plain_arguments(section.arguments)
+    return ({"momentum": momentum} if section.name.lower() == "sgd" else {}) | dict(section.arguments)
 
 
 def _make(
-    section: OptimiserSection,
+    section: AnyOptimiser,
     own: Plugin | None,
     parameters: Sequence[torch.Tensor],
     arguments: Mapping[str, Any],
@@ -253,7 +251,8 @@ def _reason(name: str, apart: bool, clip_norm: float | None) -> str | None:
 
 def _step_once(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
     """Step what has a gradient, and drop the gradients."""
-    set_learning_rate(optimiser, learning_rate)
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate
     optimiser.step()
     optimiser.zero_grad()
 

@@ -103,12 +103,10 @@ def job_frame(
 
 def _optimiser_code(job: JobConfig, own: Plugin | None) -> Code | None:
     """Return what steps weights in a drive; None for plain SGD, and where the host does."""
-    chosen = job.chosen_optimiser
-    plain = chosen.name.lower() == "sgd"
-    if job.mode == "sync" or (plain and not chosen.arguments):
+    name, options = job.chosen_optimiser.name, job.chosen_optimiser.arguments
+    if job.mode == "sync" or (job.by_sgd and not options):
         return None
-    momentum = {"momentum": job.momentum} if plain else {}
-    return Code(chosen.name, None if own is None else own.source, momentum | chosen.arguments)
+    return Code(name, None if own is None else own.source, ({"momentum": job.momentum} if job.by_sgd else {}) | options)
 
 
 async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> None:

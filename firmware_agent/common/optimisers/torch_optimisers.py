@@ -25,50 +25,43 @@ def find_torch_optimiser(name: str) -> type[torch.optim.Optimizer]:
     Raises:
         ModelError: there is none, or it cannot work here.
     """
-    base = torch.optim.Optimizer
-    named = vars(torch.optim).items()
-    found = {key: each for key, each in named if isinstance(each, type) and issubclass(each, base) and each is not base}
-    by_case = {key.lower(): key for key in found}
-    name = name if name in found else by_case.get(name.lower(), name)
+    base, every = torch.optim.Optimizer, vars(torch.optim).items()
+    found = {key: each for key, each in every if isinstance(each, type) and issubclass(each, base) and each is not base}
+    name = name if name in found else {key.lower(): key for key in found}.get(name.lower(), name)
     if name in _REFUSED:
         raise ModelError(f"{name} cannot be used: {_REFUSED[name]}")
     if name not in found:
-        usable = {key: each for key, each in by_case.items() if each not in _REFUSED}
+        usable = {key.lower(): key for key in found if key not in _REFUSED}
         near = difflib.get_close_matches(name.lower(), usable, n=1)
         hint = f"did you mean {usable[near[0]]!r}?" if near else f"there are: {', '.join(sorted(usable.values()))}"
         raise ModelError(f"torch.optim has no {name!r}; {hint} Your own: my_file.py:Class or package.module:Class")
     return found[name]
 
 
-def plain_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a job as keyword arguments: lists become tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-
-
 def make_torch_optimiser(
     target: Target, parameters: Sequence[torch.Tensor], arguments: Mapping[str, Any], learning_rate: float
 ) -> torch.optim.Optimizer:
-    """Return an optimiser of these parameters; the rate is `lr` where there is such an argument.
+    """Return an optimiser of these parameters.
+
+    Args:
+        target: makes it.
+        parameters: that it steps.
+        arguments: options of a job; lists become tuples.
+        learning_rate: is `lr` where there is such an argument.
 
     Raises:
         ModelError: what was made is no optimiser.
         BaseException: the class itself raised.
     """
-    rate = {"lr": learning_rate} if "lr" in inspect.signature(target).parameters else {}
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    given |= {"lr": learning_rate} if "lr" in inspect.signature(target).parameters else {}
     kind: Target = (
         _uncompiled(target) if isinstance(target, type) and issubclass(target, torch.optim.Optimizer) else target
     )
-    made = kind(parameters, **arguments, **rate)
+    made = kind(parameters, **given)
     if not isinstance(made, torch.optim.Optimizer):
         raise ModelError(f"what it made is a {type(made).__name__}, no torch.optim.Optimizer; subclass that")
-    set_learning_rate(made, learning_rate)
     return made
-
-
-def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Have the next step use this rate."""
-    for group in optimiser.param_groups:
-        group["lr"] = learning_rate
 
 
 def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:

@@ -72,6 +72,9 @@ def read_options(
             except ValidationError as error:
                 problems += [f"{where}.{name}{_describe(detail)}" for detail in error.errors(include_url=False)]
             except (PydanticSchemaGenerationError, PydanticUserError) as error:
+                if _is_torchs(target):  # it checks them itself
+                    values[name] = options[name]
+                    continue
                 raise PluginError(f"{where}.{name}: has a type that no job file can give ({hints[name]})") from error
         elif parameter.default is parameter.empty:
             problems.append(f"{where}.{name}: is missing; add it")
@@ -106,6 +109,11 @@ def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Par
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
             raise PluginError(f"{where}: {each.name} can only be given by position; options are given by name")
     return parameters, hints
+
+
+def _is_torchs(target: Callable[..., Any]) -> bool:
+    """Return whether a class has the constructor of one of torch's."""
+    return str(getattr(getattr(target, "__init__", None), "__module__", "")).startswith("torch.")
 
 
 def _unknown(key: str, named: Collection[str], given: Collection[str]) -> str:

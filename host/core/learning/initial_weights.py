@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,15 @@ def read_initial_weights(path: Path, model: nn.Module) -> str:
     for name, first in tied_names(model).items():  # a file may have tied weights once
         if first in found:
             found.setdefault(name, found[first])
-    _check_names(path, found, wanted)
+    for told, names, others in (("has no", wanted, found), ("has, beside the model's,", found, wanted)):
+        if odd := [name for name in names if name not in others]:
+            near = difflib.get_close_matches(str(odd[0]), list(map(str, others)), n=3, cutoff=0.0)
+            raise _wrong(path, f"{told} {odd[0]!r} ({len(odd)} such); near it are {', '.join(near) or 'none'}")
     for name, tensor in wanted.items():
-        _check_tensor(path, name, found[name], tensor)
+        if (said := _describe(found[name])) != (should := _describe(tensor)):
+            raise _wrong(path, f"{name} is {said}, and the model's {should}; save the weights of this model")
+        if not bool(torch.isfinite(found[name]).all()):
+            raise _wrong(path, f"{name} has values that are no finite numbers; save weights from before that")
     model.load_state_dict(found)
     return hashlib.sha256(content).hexdigest()
 
@@ -68,25 +74,17 @@ def _read(path: Path, content: bytes) -> dict[str, torch.Tensor]:
         found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch reads whatever bytes these are, and may raise anything
         raise _wrong(path, f"is no safetensors file and no torch state dict ({error})") from error
-    if not isinstance(found, Mapping) or not all(isinstance(each, torch.Tensor) for each in found.values()):
+    if not isinstance(found, Mapping) or not all(map(_is_dense, found.values())):
         raise _wrong(path, "is no state dict, name -> tensor; save model.state_dict() alone")
     return dict(found)
 
 
-def _check_names(path: Path, found: Collection[str], wanted: Collection[str]) -> None:
-    for told, names, others in (("has no", wanted, found), ("has, beside the model's,", found, wanted)):
-        if odd := [name for name in names if name not in others]:
-            near = difflib.get_close_matches(str(odd[0]), list(map(str, others)), n=3, cutoff=0.0)
-            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
-            raise _wrong(path, f"{told} {odd[0]!r}{more}; near it are {', '.join(near) or 'none'}")
+def _is_dense(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
-def _check_tensor(path: Path, name: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
-    if (tuple(found.shape), found.dtype) != (tuple(wanted.shape), wanted.dtype):
-        is_, should = (f"{tuple(each.shape)} {str(each.dtype).removeprefix('torch.')}" for each in (found, wanted))
-        raise _wrong(path, f"{name} is {is_}, and the model's {should}; save the weights of this model")
-    if found.layout != torch.strided or not bool(torch.isfinite(found).all()):
-        raise _wrong(path, f"{name} has values that are no finite numbers; save weights from before that")
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _wrong(path: Path, what: str) -> ModelError:

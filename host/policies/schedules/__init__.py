@@ -13,8 +13,6 @@ from host.config.plugins.kinds import SCHEDULE
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import ScheduleSection
 
-__all__ = ["Schedule", "make_schedule"]
-
 # So many rounds or steps are tried before a run, evenly, the last among them.
 MOST_TRIED = 10_000
 
@@ -24,13 +22,11 @@ class Schedule:
     """A job's schedule.
 
     Attributes:
-        name: as the job file has it.
         call: returns the factor of a round or step, counted from 0, among so many.
         steps: how many there are; later ones, where a run turns out longer, have the factor of the last.
         plugin: the user's own; None of a built-in one.
     """
 
-    name: str
     call: Callable[[int, int], Any]
     steps: int
     plugin: Plugin | None = None
@@ -50,19 +46,6 @@ class Schedule:
             raise self.plugin.failed(f"{where}: returned {found!r}; return a finite factor of 0 or more")
         return float(found)
 
-    def check(self) -> None:
-        """Try every round or step, or `MOST_TRIED` of them.
-
-        Raises:
-            PluginError: the user's function fails at one.
-        """
-        tried = min(self.steps, MOST_TRIED)
-        try:
-            for place in range(tried):
-                self.factor(1 + (place * (self.steps - 1) // max(1, tried - 1)))
-        except PluginFailed as error:
-            raise PluginError(str(error)) from error
-
 
 def make_schedule(section: ScheduleSection | None, plugin: Plugin | None, steps: int) -> Schedule | None:
     """Return the schedule of a run with so many rounds or steps, tried; None if the learning rate stays.
@@ -72,11 +55,15 @@ def make_schedule(section: ScheduleSection | None, plugin: Plugin | None, steps:
     """
     if section is None:
         return None
-    call: Callable[[int, int], Any]
     if plugin is None:
         call = SCHEDULE.load(section.name)(**section.options)
     else:
         call = plugin.make() if isinstance(plugin.target, type) else partial(plugin.target, **plugin.options)
-    made = Schedule(section.name, call, max(1, steps), plugin)
-    made.check()
+    made = Schedule(call, max(1, steps), plugin)
+    tried = min(made.steps, MOST_TRIED)
+    try:
+        for place in range(tried):
+            made.factor(1 + place * (made.steps - 1) // max(1, tried - 1))
+    except PluginFailed as error:
+        raise PluginError(str(error)) from error
     return made

@@ -50,7 +50,7 @@ class StepSchedule:
 
 
 @SCHEDULE.register("exponential", "Times `gamma` after every round or step.")
-class ExponentialSchedule:
+class ExponentialSchedule(StepSchedule):
     """``gamma ** step``."""
 
     def __init__(self, gamma: Factor) -> None:
@@ -59,11 +59,7 @@ class ExponentialSchedule:
         Args:
             gamma: what the factor is multiplied by.
         """
-        self._gamma = gamma
-
-    def __call__(self, step: int, steps: int) -> float:
-        """Return the factor."""
-        return float(self._gamma**step)
+        super().__init__(1, gamma)
 
 
 @SCHEDULE.register("linear_warmup", "Up to 1 in `warmup` equal pieces, then 1.")
@@ -84,7 +80,7 @@ class LinearWarmup:
 
 
 @SCHEDULE.register("warmup_cosine", "`linear_warmup`, then `cosine` over the rounds or steps that are left.")
-class WarmupCosine:
+class WarmupCosine(LinearWarmup):
     """Rises to 1 in `warmup` pieces, then falls to `floor` by half a cosine."""
 
     def __init__(self, warmup: Steps, floor: Share = 0.0) -> None:
@@ -94,10 +90,9 @@ class WarmupCosine:
             warmup: rounds or steps before the factor is 1.
             floor: what it falls to.
         """
-        self._warmup, self._rise, self._fall = warmup, LinearWarmup(warmup), CosineSchedule(floor)
+        super().__init__(warmup)
+        self._fall = CosineSchedule(floor)
 
     def __call__(self, step: int, steps: int) -> float:
         """Return the factor."""
-        if step < self._warmup:
-            return self._rise(step, steps)
-        return self._fall(step - self._warmup, max(1, steps - self._warmup))
+        return min(super().__call__(step, steps), self._fall(max(0, step - self._warmup), max(1, steps - self._warmup)))

@@ -337,9 +337,8 @@ class StepBatches:
     def rate_of(self, dealt: StepAssignment, number: int) -> Callable[[int], float]:
         """Return what says the learning rate of step `number` by the records in its gradient."""
         self.first_records = self.first_records or dealt.size
-        rule, rate = self._job.sync.learning_rate_rule, self._job.learning_rate
-        if self._schedule is not None:
-            rate *= self._schedule.factor(number)
+        factor = 1.0 if self._schedule is None else self._schedule.factor(number)
+        rule, rate = self._job.sync.learning_rate_rule, self._job.learning_rate * factor
         return lambda records: scale_learning_rate(rule, rate, records, self.first_records)
 
     def _announce(self, step: int, retune: Retune, before: Batches, ledger: RoundTotals) -> None:
