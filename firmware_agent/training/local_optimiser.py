@@ -65,7 +65,7 @@ def make_local_optimiser(
         return LocalSgd(trained, rate, job.momentum, job.proximal)
     if code is None:
         return AdjustedOptimiser(trained, LocalSgd(trained, rate, job.momentum), job.proximal, job.clip_norm)
-    is_own = ":" in code.name
-    kind = load_code("optimizer", ShippedCode(code.name, code.source)) if is_own else find_torch_optimiser(code.name)
+    own = ShippedCode(code.name, code.source)
+    kind = load_code("optimizer", own) if ":" in own.name else find_torch_optimiser(own.name)
     made = make_torch_optimiser(kind, trained, code.arguments, rate)
     return AdjustedOptimiser(trained, made, job.proximal, job.clip_norm)

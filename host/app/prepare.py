@@ -293,8 +293,9 @@ def make_inputs(
     models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
     objective = choose_objective(job, dataset, plugins.loss)
     metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
-    start = ModelStart(job.initial_weights, tuple(job.freeze))
-    judge = evaluator or Evaluator(spec, dataset, job.seed, objective, metrics, start)
+    judge = evaluator or Evaluator(
+        spec, dataset, job.seed, objective, metrics, ModelStart(job.initial_weights, tuple(job.freeze))
+    )
     if job.target is not None and "accuracy" not in judge.figures:
         told = "has no class numbers, or the model no logit for each"
         raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")

@@ -64,7 +64,7 @@ def validate_files(
 def _read_job(job_path: Path, array_path: Path, changes: ArrayChanges, build: bool) -> tuple[JobConfig, bool]:
     """Return the job, and whether its model was built."""
     job = read_job(job_path)
-    sections = (job.strategy, job.tuner, job.loss, *(job.metrics or ()))
+    sections = (job.strategy, job.tuner, job.loss, job.own_optimizer, job.schedule, *(job.metrics or ()))
     own = ":" in job.model or any(isinstance(each, UserSection) for each in sections)
     if build or not own:
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it

@@ -112,16 +112,13 @@ class Evaluator:
         """
         torch.manual_seed(seed)
         self._spec, self._start = spec, start
-        self._model = self._build().eval()
+        self._model = build_model(self._spec, self._start.freeze).eval()
         self.weights_sha256 = "" if start.weights is None else read_initial_weights(Path(start.weights), self._model)
         self._held_out = {name: np.array(column) for name, column in dataset.held_out.items()}
         self._labels = labels_of(self._held_out)
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
         self._records = self._objective.inputs({name: column[:1] for name, column in self._held_out.items()})
         self._classifies = self._check(spec, dataset)
-
-    def _build(self) -> nn.Module:
-        return build_model(self._spec, self._start.freeze)
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -154,7 +151,7 @@ class Evaluator:
             ConfigurationError: the model has no such layer, or cannot be cut there.
         """
         dtype = getattr(torch, precision)
-        return cut_model(self._build().train().to(dtype), self._records.to(dtype), layer)
+        return cut_model(build_model(self._spec, self._start.freeze).train().to(dtype), self._records.to(dtype), layer)
 
     def batch_norm_sums(self, precision: str, cut_layer: str | None = None) -> tuple[NormSum, ...]:
         """Return the sums that a step exchanges in a drive with synchronised batch normalisation, in their order.
@@ -166,7 +163,11 @@ class Evaluator:
             ModelFailed: the model raised.
         """
         dtype = getattr(torch, precision)
-        model = self._build().train().to(dtype) if cut_layer is None else self.cut(cut_layer, precision).front
+        model = (
+            build_model(self._spec, self._start.freeze).train().to(dtype)
+            if cut_layer is None
+            else self.cut(cut_layer, precision).front
+        )
         with self._guarded("a step with synchronised batch normalisation"):
             return trace_norm_sums(model, self._records.to(dtype))
 

@@ -72,9 +72,6 @@ def read_options(
             except ValidationError as error:
                 problems += [f"{where}.{name}{_describe(detail)}" for detail in error.errors(include_url=False)]
             except (PydanticSchemaGenerationError, PydanticUserError) as error:
-                if _is_torchs(target):  # it checks them itself
-                    values[name] = options[name]
-                    continue
                 raise PluginError(f"{where}.{name}: has a type that no job file can give ({hints[name]})") from error
         elif parameter.default is parameter.empty:
             problems.append(f"{where}.{name}: is missing; add it")
@@ -102,18 +99,15 @@ def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Par
     try:
         parameters = list(inspect.signature(target).parameters.values())
         holder = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-        hints = typing.get_type_hints(holder, include_extras=True)
+        # Torch's own constructors check values themselves, and have types that no file can give.
+        torchs = (getattr(holder, "__module__", None) or "").startswith("torch.")
+        hints = {} if torchs else typing.get_type_hints(holder, include_extras=True)
     except user_errors() as error:  # an annotation is any expression of the user's
         raise PluginError(f"{where}: the signature of {target!r} cannot be read ({error!r})") from error
     for each in parameters:
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
             raise PluginError(f"{where}: {each.name} can only be given by position; options are given by name")
     return parameters, hints
-
-
-def _is_torchs(target: Callable[..., Any]) -> bool:
-    """Return whether a class has the constructor of one of torch's."""
-    return str(getattr(getattr(target, "__init__", None), "__module__", "")).startswith("torch.")
 
 
 def _unknown(key: str, named: Collection[str], given: Collection[str]) -> str:

@@ -45,15 +45,13 @@ def read_initial_weights(path: Path, model: nn.Module) -> str:
         ModelError: the file cannot be read, or its tensors are not those of the model, or not finite.
     """
     wanted = model.state_dict()
-    most = _OVERHEAD_BYTES + sum(tensor.nbytes + _TENSOR_BYTES for tensor in wanted.values())
     try:
-        content = read_file(path, most)
+        content = read_file(path, _OVERHEAD_BYTES + sum(each.nbytes + _TENSOR_BYTES for each in wanted.values()))
     except OSError as error:
         raise _wrong(path, f"cannot be read ({error}); give a file of this model's weights alone") from error
     found = _read(path, content)
-    for name, first in tied_names(model).items():  # a file may have tied weights once
-        if first in found:
-            found.setdefault(name, found[first])
+    # A file may have tied weights once.
+    found = {name: found[first] for name, first in tied_names(model).items() if first in found} | found
     for told, names, others in (("has no", wanted, found), ("has, beside the model's,", found, wanted)):
         if odd := [name for name in names if name not in others]:
             near = difflib.get_close_matches(str(odd[0]), list(map(str, others)), n=3, cutoff=0.0)

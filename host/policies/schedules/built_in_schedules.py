@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from pydantic import Field
+from annotated_types import Ge, Gt, Le
 
 from host.config.plugins.kinds import SCHEDULE
 
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Factor = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Steps = Annotated[int, Field(ge=1, le=10_000_000)]
+Share = Annotated[float, Ge(0), Le(1)]
+Factor = Annotated[float, Gt(0), Le(1)]
+Steps = Annotated[int, Ge(1), Le(10_000_000)]
 
 
 @SCHEDULE.register("cosine", "Half a cosine, from 1 down to `floor`.")

@@ -29,7 +29,7 @@ class Rateless(torch.optim.Optimizer):
         super().__init__(params, {"pair": pair})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for parameter in self.param_groups[0]["params"]:
             parameter.add_(1.0)
 

@@ -352,7 +352,7 @@ async def test_a_schedule_multiplies_the_rate_of_the_rule_by_step(rule: str) -> 
     keys: dict[str, Any] = {"sync": {"round_steps": 3, "learning_rate_rule": rule}, "rounds": 2}
     plain = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), **keys)
     scheduled = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), schedule="cosine", **keys)
-    before, after = ([step for record in await run.run() for step in record.steps] for run in (plain, scheduled))
+    before, after = [[step for record in await run.run() for step in record.steps] for run in (plain, scheduled)]
     assert len(after) == 6
     for number, (one, other) in enumerate(zip(before, after, strict=True)):
         factor = (1 + math.cos(math.pi * number / 6)) / 2
