@@ -315,8 +315,8 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
     config, job = inputs.config, inputs.job
     expected = {} if inputs.wall else table_models(config, inputs.spec, inputs.shape, store)
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
-    # What it refuses is said now: made as it will be in a drive, of the first weights.
-    make_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
+    if job.optimizer is not None:  # what it refuses is said now: made as it will be in a drive, of the first weights
+        make_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
     strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
     return _request_of(
