@@ -79,6 +79,7 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/training/split/": ("test_placement_run", "test_cutting", "test_vm_placement"),
     "host/policies/selection/": ("test_planned_run", "test_vm_planner"),
     "host/policies/metrics/": ("test_own_task", "test_native_run"),
+    "host/policies/schedules/": ("test_own_optimizer", "test_native_run"),
     "firmware_agent/common/losses/": ("test_own_task", "test_native_run", "test_vm_sync*"),
     "firmware_agent/common/datafiles/": ("test_own_task", "test_remote_*"),
     "host/policies/split/": ("test_placement_run", "test_cutting", "test_vm_placement"),

@@ -29,7 +29,8 @@ from host.core.records import EventKind
 from host.core.sampling.sampling_record import SamplingRecord, add_sampling
 from host.core.tensor_sums import Scan
 from host.training.accounting import DeviceReport
-from host.training.round_exchange import RoundAnswer, Visited
+from host.training.round_exchange import Visited
+from host.training.rounds.round_answer import RoundAnswer
 from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork
 from host.training.sync.exchange.weight_sender import Outbound

@@ -20,7 +20,7 @@ from csd_lab.simulate.host_worth import host_worth
 from csd_lab.tune.equal_batches import plan_equal
 from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
-from host.app.job_objective import choose_objective, load_job_dataset
+from host.app.load_inputs import choose_objective, load_job_dataset
 from host.config.array_files import read_array
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.config.job_file import load_job

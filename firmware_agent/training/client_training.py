@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class ClientTraining:
         self,
         code: ShippedCode,
         loaded: LoadedJob,
-        make_optimizer: Callable[[], Optimizer],
+        make_optimizer: Callable[[float | None], Optimizer],
         seed: tuple[int, int],
         stopwatch: Stopwatch,
     ) -> None:
@@ -36,7 +37,7 @@ class ClientTraining:
         Args:
             code: names it.
             loaded: model and records.
-            make_optimizer: returns the job's.
+            make_optimizer: returns the job's, given the round's learning rate.
             seed: of the job and of this drive.
             stopwatch: charges the phases.
 
@@ -70,7 +71,7 @@ class ClientTraining:
         )
         begun = ClientRound(
             *(task.round, loaded.model, loaded.objective, records, (task.epochs, size)),
-            *(self._make_optimizer, self._stopwatch),
+            *(partial(self._make_optimizer, task.learning_rate), self._stopwatch),
         )
         state = dict(self._state)  # of a round that fails nothing is kept
         extras = {name.removeprefix(EXTRA): a for name, a in received.items() if name.startswith(EXTRA)}
@@ -103,7 +104,12 @@ def _describe(spec: TensorSpec | None) -> str:
 
 def round_config(job: Job, task: Train) -> dict[str, int | float | str | bool]:
     """Return what a client program gets as its configuration: the job's settings, and those of the strategy."""
-    settings = {"learning_rate": job.learning_rate, "momentum": job.momentum, "batch_size": job.batch_size}
+    sgd, rate = job.optimiser, job.learning_rate if task.learning_rate is None else task.learning_rate
+    settings: dict[str, Any] = {
+        "learning_rate": rate,
+        "momentum": job.momentum if sgd is None else sgd.arguments.get("momentum", 0.0),
+        "batch_size": job.batch_size,
+    }
     return {**settings, "epochs": task.epochs, "round": task.round, **task.config}
 
 

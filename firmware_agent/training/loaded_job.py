@@ -57,6 +57,7 @@ class LoadedJob:
         self._fields, self.resident = _load(shard)
         self.samples = shard.samples
         self.point: CutPoint | None = None
+        self._freeze = job.freeze
         spec = ShippedCode(job.model, job.source, job.arguments)
         if job.cut is None:
             self.model = self._build(spec, job.seed)
@@ -71,7 +72,7 @@ class LoadedJob:
 
     def _build(self, spec: ShippedCode, seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        return build_model(spec).train().to(self.objective.dtype)
+        return build_model(spec, self._freeze).train().to(self.objective.dtype)
 
     def take(self, index: npt.NDArray[np.integer]) -> Batch:
         """Return the records at these places in the shard, as stored."""

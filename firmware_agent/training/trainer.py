@@ -30,6 +30,7 @@ from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
 from firmware_agent.training.client_training import ClientTraining
 from firmware_agent.training.loaded_job import LoadedJob, size_of
+from firmware_agent.training.local_optimiser import make_local_optimiser
 from firmware_agent.training.local_pass import LocalPass
 from firmware_agent.training.sgd import LocalSgd
 from firmware_agent.training.step_sender import Damage
@@ -70,7 +71,7 @@ class Trainer:
         self.model = self.loaded.model
         self._client: ClientTraining | None = None
         if job.client is not None:
-            code = ShippedCode(job.client.name, job.client.source, job.client.arguments)
+            code = ShippedCode(job.client.name, job.client.source, job.client.arguments)  # type: ignore[arg-type]
             self._client = ClientTraining(code, self.loaded, self._optimiser, self._seed, stopwatch)
 
     def train(self, task: Train, received: Mapping[str, Array] = NOTHING_MORE) -> LocalPass:
@@ -81,7 +82,7 @@ class Trainer:
         torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.round]).generate_state(1)[0]))
         if self._client is not None:
             return self._client.train(self._job, task, received)
-        optimiser = self._optimiser()
+        optimiser = self._optimiser(task.learning_rate)
         loss_sum, samples, steps, read_bytes = 0.0, 0, 0, 0
         each: list[PhaseSeconds] = []
         for batch in self._batches(task):
@@ -248,9 +249,8 @@ class Trainer:
         while True:
             yield self.loaded.take(generator.integers(0, self.loaded.samples, batch_size))
 
-    def _optimiser(self) -> LocalSgd:
-        job = self._job
-        return LocalSgd(self.model.parameters(), job.learning_rate, job.momentum, job.proximal)
+    def _optimiser(self, learning_rate: float | None = None) -> LocalSgd:
+        return make_local_optimiser(self._job, self.model.parameters(), learning_rate)
 
 
 def _monitor_seconds(now: Callable[[], float]) -> float:

@@ -18,11 +18,11 @@ from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import tensor_specs
 from firmware_agent.common.weights import load_arrays
-from host.app.job_objective import shipped_code
+from host.app.load_inputs import shipped_code
 from host.config.plugins.kinds import CLIENT
 from host.config.plugins.plugin_loading import describe_error
 from host.config.resolve import Plugins
-from host.core.tensor_sums import first_not_finite
+from host.core.tensor_sums import first_not_finite, in_precision
 from host.policies.aggregation import Contribution, DriveHistory, Strategy, make_strategy
 from host.training.job_inputs import JobInputs
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
@@ -85,13 +85,13 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
     if code is None and not hasattr(strategy, "configure"):
         return None
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
-    tried = make_strategy(job.strategy, job.momentum, parameters, plugins.strategy)
+    tried = make_strategy(job.strategy, job.drive_momentum, parameters, plugins.strategy)
     drives = [device.name for device in inputs.config.list_devices()]
     said = _configure(inputs, tried, drives, code is not None)
     if code is None:
         return None
     reply = _within(lambda: _run(inputs, code, next(iter(said.values()))), code.name)
-    weights = inputs.evaluator.initial_weights()
+    weights = in_precision(inputs.evaluator.initial_weights(), job.chosen_precision)
     parts = [
         Contribution(weights | reply.weights, _RECORDS, 1, device, reply.extras, reply.metrics)
         for device in list(said)[: max(2, tried.least_contributions)]
@@ -118,18 +118,19 @@ def _configure(inputs: JobInputs, strategy: Any, drives: list[str], has_client: 
 def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> ClientReply:
     job, dataset = inputs.job, inputs.dataset
     program = ClientProgram.load(code)
-    model = build_model(inputs.spec).train()
-    load_arrays(model, inputs.evaluator.initial_weights())
+    objective = Objective.of_spec(inputs.objective, job.chosen_precision)
+    model = build_model(inputs.spec, job.freeze).train().to(objective.dtype)
+    load_arrays(model, in_precision(inputs.evaluator.initial_weights(), job.chosen_precision))
     records = ClientRecords(
         lambda places: {name: column[places] for name, column in dataset.fields.items()},
         lambda _: np.arange(_RECORDS),
         _RECORDS,
     )
     begun = ClientRound(
-        *(1, model, Objective.of_spec(inputs.objective), records, (1, min(job.batch_size, _RECORDS))),
+        *(1, model, objective, records, (1, min(job.batch_size, _RECORDS))),
         *(lambda: _TrialSgd(model.parameters(), job.learning_rate), _NoWatch()),
     )
-    settings = {"learning_rate": job.learning_rate, "momentum": job.momentum, "batch_size": job.batch_size}
+    settings = {"learning_rate": job.learning_rate, "momentum": job.drive_momentum, "batch_size": job.batch_size}
     config = {**settings, "epochs": 1, "round": 1, **instruction.config}
     state: dict[str, Any] = {}
     try:

@@ -11,7 +11,7 @@ from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.shipped_code import ShippedCode
 from host.app.calibration_measurement import calibrate
 from host.app.calibration_report import keep_table
-from host.app.job_objective import load_job_dataset
+from host.app.load_inputs import load_job_dataset
 from host.app.prepare import find_tables
 from host.config.calibration_request import make_request
 from host.config.job_file import JobConfig

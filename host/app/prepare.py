@@ -15,38 +15,30 @@ from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.shipped_code import ShippedCode
 from host.app.client_trial import try_client
-from host.app.job_objective import choose_objective, load_job_dataset
+from host.app.load_inputs import load_job_dataset, make_inputs
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files, load_plugins
 from host.config.server_group import ServerGroup
 from host.config.sync_section import OptimiserSection
-from host.core.datasets import Dataset
 from host.core.device_time import (
-    COUNTED,
     MEASURED_HOST,
-    MODELLED,
     WALL,
     HostModel,
     StepModel,
-    find_cycles,
-    find_models,
     host_model,
     table_models,
 )
-from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
 from host.core.readers.source_names import file_of, make_portable
 from host.core.table_plan import plan_table
 from host.fleet.checkpoint import job_sha256
 from host.fleet.lifecycle import ArrayRequest
-from host.fleet.shards import deal_out
 from host.policies.aggregation import check_drives, make_strategy
 from host.policies.batching.client_layers import WHOLE, Front, front_models
-from host.policies.metrics import make_metrics
+from host.policies.schedules import Schedule, make_schedule
 from host.policies.split.cut_decision import CutDecision
 from host.training.host_optimiser import make_optimiser
 from host.training.job_inputs import JobInputs
@@ -90,6 +82,7 @@ class RunRequest(JobInputs):
         planning: what chooses the devices that train; None if all do.
         server_group: the servers that train together, of which `config` is this one's array; None if there is one.
         shares: what each layer has of a step's seconds, as measured on a drive or by arithmetic.
+        schedule: of a federated job's learning rate; None if it stays.
     """
 
     sync: SyncPlan | None = None
@@ -104,6 +97,11 @@ class RunRequest(JobInputs):
     planning: Planning | None = None
     server_group: ServerGroup | None = None
     shares: Shares = BY_ARITHMETIC
+    schedule: Schedule | None = None
+
+    def round_rate(self, number: int) -> float | None:
+        """Return the learning rate of a federated job's round; None for the job's own."""
+        return None if self.schedule is None else self.job.learning_rate * self.schedule.factor(number)
 
     @property
     def array(self) -> ArrayRequest:
@@ -115,7 +113,7 @@ class RunRequest(JobInputs):
     @property
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
-        clocks = _clock_notes(self.config, self.models) + [MEASURED_HOST] * self.host_measured
+        clocks = self.clock_notes() + [MEASURED_HOST] * self.host_measured
         if left_out := self.dealt.held.left_out:
             clocks.append(
                 f"{self.plugins.partition} left out {left_out} of {len(self.dataset)} records: no drive has them"
@@ -203,25 +201,10 @@ class RunRequest(JobInputs):
         figures += [self.plugins.facts] if self.plugins.facts else []
         figures += [self.array.own_sha256] if self.array.own_sha256 else []
         figures += [] if self.dataset.code is None else [self.dataset.code]
+        figures += [self.evaluator.weights_sha256] if self.evaluator.weights_sha256 else []
         figures += [self.placed.layer] if self.placed is not None else []
         figures += [self.server_group.sha256] if self.server_group is not None else []
         return job_sha256(config, self.portable_job, self.spec.source, figures)
-
-
-def _clock_notes(config: ArrayConfig, models: Mapping[str, StepModel]) -> list[str]:
-    """Return what must be known of an array whose drives have different clocks."""
-    clocks: dict[str, list[str]] = {}
-    counted = SAMPLED if config.clock == SAMPLED else COUNTED
-    for node in config.list_nodes():
-        clock = MODELLED if node.name in models else counted if node.engine == config.counted_engine else WALL
-        clocks.setdefault(clock, []).append(node.name)
-    if len(clocks) < 2:
-        return []
-    each = "; ".join(f"{clock}: {', '.join(names)}" for clock, names in sorted(clocks.items()))
-    return [
-        f"its drives have different clocks ({each}): the array's seconds put them side by side as if they were one, "
-        "and sums and means over drives mix them; compare drives of one clock"
-    ]
 
 
 def prepare_run(resolved: ResolvedRun) -> RunRequest:
@@ -297,42 +280,6 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     return of_run(inputs, communication, store)
 
 
-def make_inputs(
-    config: ArrayConfig,
-    job: JobConfig,
-    spec: ShippedCode,
-    store: CalibrationStore,
-    dataset: Dataset,
-    evaluator: Evaluator | None = None,
-    plugins: Plugins = NO_PLUGINS,
-) -> JobInputs:
-    """Return a job with its data, its model, and what its steps cost on devices whose seconds are modelled.
-
-    Args:
-        config: the array.
-        job: what it trains.
-        spec: the job's model.
-        store: the calibration tables.
-        dataset: the job's.
-        evaluator: of the model, if it is built already.
-        plugins: the user's own loss, metrics and deal of records.
-
-    Raises:
-        CalibrationError: the array's clock needs a table that is missing.
-        DataError: the records cannot be dealt out as the job says.
-        ModelError: the model cannot be built, or does not take the data.
-    """
-    models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
-    objective = choose_objective(job, dataset, plugins.loss)
-    metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
-    judge = evaluator or Evaluator(spec, dataset, job.seed, objective, metrics)
-    if job.target is not None and "accuracy" not in judge.figures:
-        told = "has no class numbers, or the model no logit for each"
-        raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")
-    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed, plugins.partition)
-    return JobInputs(config, job, spec, dataset, objective, dealt, judge, models, cycles=cycles)
-
-
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
     named = [device.name for device in config.list_devices() if device.data is not None]
     if named and job.mode == "sync":
@@ -346,7 +293,9 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
     config, job = inputs.config, inputs.job
     expected = {} if inputs.wall else table_models(config, inputs.spec, inputs.shape, store)
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
-    strategy = make_strategy(job.strategy, job.momentum, parameters, plugins.strategy)
+    if job.optimizer is not None:  # what it refuses is said now: made as it will be in a drive, of the first weights
+        make_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
+    strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
     if config.clock == SAMPLED and (job.client is not None or hasattr(strategy, "configure")):
         raise ConfigurationError(
@@ -359,6 +308,7 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
         plugins=plugins,
         proximal=strategy.proximal,
         contract=try_client(inputs, plugins, strategy),
+        schedule=make_schedule(job.schedule, plugins.schedule, job.rounds),
         host_table=store.find(inputs.spec, inputs.shape, config.host.profile),
     )
 
@@ -370,13 +320,15 @@ def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, 
         ConfigurationError: optimiser, tuner, communication or cut are not possible.
     """
     config, job, spec, shape, evaluator = inputs.config, inputs.job, inputs.spec, inputs.shape, inputs.evaluator
-    if job.sync.optimiser != OptimiserSection() or not evaluator.structure().trained:
-        make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
+    if job.chosen_optimiser != OptimiserSection() or not evaluator.structure().trained:
+        # What it refuses is said now.
+        make_optimiser(job, evaluator.structure(), evaluator.initial_weights(), inputs.optimizer)
     communication = choose_communication(config, job, inputs.models, evaluator)
 
     def plan_with(front: Front) -> SyncPlan:
         tables = None if inputs.wall else store
         plan = replace(make_plan(config, job, spec, shape, tables, records, front), plugin=plugins.tuner)
+        plan = replace(plan, schedule=make_schedule(job.schedule, plugins.schedule, plan.steps))
         plan.make_tuner()  # the same
         return plan
 
@@ -410,7 +362,7 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan],
     if layer == NONE:
         plan = plan_with(WHOLE)
         return replace(request, sync=plan, expected=plan.expected)
-    placed = place_model(request.evaluator, layer, job.sync.precision, request.shares)
+    placed = place_model(request.evaluator, layer, job.chosen_precision, request.shares)
     plan = plan_with(placed.front)
     host = get_profile(request.config.host.profile)
     placed.check_host(sum(plan.batches), host)

@@ -28,6 +28,7 @@ from host.core.records import EventKind, OnEvent
 from host.core.states.peer_servers import PeerServers
 from host.core.states.training_state import TrainingState
 from host.core.summary import name_clock
+from host.core.tensor_sums import in_precision
 from host.fleet.control_socket import ControlServer
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
@@ -208,6 +209,7 @@ class TrainingRun:
                 *(request.job, _round_frame(request), self._fleet, self._list_existing, on_event),
                 *(faults.before_task, self._failures),
             )
+            exchange.learning_rate = request.round_rate
             return FederatedTraining(
                 request.job, names, exchange, accountant, request.evaluator, request.plugins.strategy, self._counter
             )
@@ -316,17 +318,16 @@ def make_sync_training(
 
 
 def _make_model(request: RunRequest) -> TrainedModel:
-    structure, precision = request.evaluator.structure(), request.job.sync.precision
-    weights = {
-        name: array.astype(precision) if np.issubdtype(array.dtype, np.floating) else array
-        for name, array in request.evaluator.initial_weights().items()
-    }
-    return TrainedModel(weights, structure, make_optimiser(request.job, structure, weights), _norm_sums(request))
+    structure = request.evaluator.structure()
+    weights = in_precision(request.evaluator.initial_weights(), request.job.chosen_precision)
+    optimiser = make_optimiser(request.job, structure, weights, request.optimizer)
+    return TrainedModel(weights, structure, optimiser, _norm_sums(request))
 
 
 def _round_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it trains in rounds."""
-    return job_frame(request.job, request.spec, request.objective, request.proximal, contract=request.contract)
+    frame = job_frame(request.job, request.spec, request.objective, request.proximal, optimizer=request.optimizer)
+    return frame if request.contract is None else request.contract.added_to(frame)
 
 
 def _step_frame(request: RunRequest) -> Job:
@@ -340,7 +341,7 @@ def _norm_sums(request: RunRequest) -> tuple[NormSum, ...]:
     sync, placed = request.job.sync, request.placed
     if sync.batch_norm != "synchronised":
         return ()
-    return request.evaluator.batch_norm_sums(sync.precision, None if placed is None else placed.layer)
+    return request.evaluator.batch_norm_sums(request.job.chosen_precision, None if placed is None else placed.layer)
 
 
 def overlap_of(request: RunRequest) -> OverlapComposer | None:
@@ -364,7 +365,7 @@ def _make_host_part(request: RunRequest, model: TrainedModel) -> HostPart | None
     job, placed = request.job, request.placed
     if placed is None:
         return None
-    cut = request.evaluator.cut(placed.layer, job.sync.precision)
+    cut = request.evaluator.cut(placed.layer, job.chosen_precision)
     trained, tied = model.structure.trained, model.structure.tied
     tail = ServerModel(cut, model.weights, trained, tied, job.sync.batch_norm, job.seed)
     ratio = get_profile(request.config.host.profile).ratio

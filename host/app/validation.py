@@ -71,8 +71,12 @@ def _read_job(
 ) -> tuple[JobConfig, HeldRecords | None]:
     """Return the job, and what each drive would hold if its model was built and its records dealt out."""
     job = read_job(job_path)
-    sections = (job.strategy, job.tuner, job.loss, job.client, job.data.partition.own, *(job.metrics or ()))
-    own = ":" in job.model or is_code(job.data.source) or any(isinstance(each, UserSection) for each in sections)
+    sections = [job.strategy, job.tuner, job.loss, job.client, job.data.partition.own, job.own_optimizer, job.schedule]
+    own = (
+        ":" in job.model
+        or is_code(job.data.source)
+        or any(isinstance(each, UserSection) for each in [*sections, *(job.metrics or ())])
+    )
     if build or not own:
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it
 

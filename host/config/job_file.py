@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, JsonValue
 from csd_emu.util.config_files import Config, RegisteredName, Seconds, load_mapping, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
+from host.config.optimizer_key import AnyOptimiser, NamedOptimiser, OptimizerKey
 from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
@@ -19,11 +20,12 @@ from host.config.plugins.plugin_section import (
     ClientSection,
     LossSection,
     MetricSection,
+    ScheduleSection,
     StrategySection,
     TunerSection,
     UserSection,
 )
-from host.config.sync_section import DisturbSection, SyncSection
+from host.config.sync_section import DisturbSection, OptimiserSection, SyncSection
 from host.core.datasets import check_source
 from host.core.plain_text import plain_name
 from host.core.readers.source_names import make_absolute
@@ -129,6 +131,7 @@ class StragglerSection(Config):
         return {"deadline must be more than 0 s": self.deadline <= 0}
 
 
+_TWICE = "{0} and {1} are the same key; leave {1} out"
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy", "client")
 _SYNC_KEYS = ("tuner", "sync", "disturb", "communication", "placement", "planner")
@@ -165,6 +168,15 @@ class JobConfig(Config):
         rounds: at most so many; a run ends early when the target is reached.
         epochs: passes over the shard per round.
         batch_size, learning_rate, momentum: of SGD in the drive.
+        optimizer: what steps the weights, in the drive or, of synchronous jobs, on the host: a class of `torch.optim`,
+            or ``my_file.py:Class``. None: SGD, or what `sync.optimiser` says.
+        schedule: the learning rate by round or, of synchronous jobs, by step: a built-in name such as ``cosine``, or a
+            function of the user's own. None: it stays.
+        clip_norm: the norm of a step's gradient is cut to this. None: it is not, or as `sync.clip_norm` says.
+        precision: in which drives compute. None: as `sync.precision` says, which is single precision by default.
+        initial_weights: file of the weights that training starts from, ``.safetensors`` or a torch state dict. None:
+            those that the model has when it is built.
+        freeze: patterns of names of parameters that are not trained, such as ``conv1.*``.
         seed: of everything random.
         track: experiment trackers that are told of its runs: ``tensorboard``, ``mlflow``, ``csv``, ``parquet``, or the
             user's own.
@@ -185,7 +197,11 @@ class JobConfig(Config):
         **dict.fromkeys(("local_epochs", "num_epochs"), "epochs"),
         **dict.fromkeys(("dataset", "train_data"), "data"),
         **dict.fromkeys(("net", "network", "architecture"), "model"),
-        **dict.fromkeys(("optimizer", "optimiser"), "sync.optimiser"),
+        "optimiser": "optimizer",
+        **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedule"), "schedule"),
+        **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clipping"), "clip_norm"),
+        **dict.fromkeys(("init_weights", "pretrained"), "initial_weights"),
+        "frozen": "freeze",
         **dict.fromkeys(("aggregation", "algorithm"), "strategy"),
         "fraction_fit": "participation",
         "random_seed": "seed",
@@ -217,6 +233,12 @@ class JobConfig(Config):
     batch_size: int = Field(default=32, ge=1, le=65536)
     learning_rate: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1, allow_inf_nan=False)
+    optimizer: OptimizerKey | None = None
+    schedule: ScheduleSection | None = None
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    precision: Literal["float32", "float64"] | None = None
+    initial_weights: str | None = Field(default=None, min_length=1, max_length=4096)
+    freeze: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default_factory=list, max_length=1024)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     track: list[Annotated[str, RegisteredName(TRACKER)]] = Field(default_factory=list)
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -235,9 +257,45 @@ class JobConfig(Config):
         """What a run of the job is called: by its name, else by its model."""
         return self.name or plain_name(self.model.partition(":")[0].rpartition("/")[2].removesuffix(".py"))
 
+    @property
+    def chosen_optimiser(self) -> AnyOptimiser:
+        """What steps the weights, under whichever key it stands."""
+        return self.optimizer or self.sync.optimiser
+
+    @property
+    def own_optimizer(self) -> NamedOptimiser | None:
+        """The optimiser, if it is a class of the user's own."""
+        return self.optimizer if ":" in self.chosen_optimiser.name else None
+
+    @property
+    def by_sgd(self) -> bool:
+        """Whether SGD steps the weights, with whatever options."""
+        return self.chosen_optimiser.name.lower() == "sgd"
+
+    @property
+    def chosen_clip_norm(self) -> float | None:
+        """What gradients' norm is cut to, under whichever key it stands."""
+        return self.sync.clip_norm if self.clip_norm is None else self.clip_norm
+
+    @property
+    def chosen_precision(self) -> Literal["float32", "float64"]:
+        """In which drives compute, under whichever key it stands."""
+        return self.precision or self.sync.precision
+
+    @property
+    def drive_momentum(self) -> float:
+        """Momentum of SGD in the drives; 0 of another optimiser."""
+        options = self.chosen_optimiser.arguments
+        return options.get("momentum", self.momentum) if self.by_sgd else 0.0  # type: ignore[return-value]
+
     def rules(self) -> Mapping[str, object]:
-        """Return the rule of its watchdog."""
-        return {"watchdog must be more than 0 s": self.watchdog <= 0}
+        """Return the rules of its watchdog, and of keys that have two places."""
+        return {
+            "watchdog must be more than 0 s": self.watchdog <= 0,
+            _TWICE.format("optimizer", "sync.optimiser"): self.optimizer and self.sync.optimiser != OptimiserSection(),
+            _TWICE.format("clip_norm", "sync.clip_norm"): self.clip_norm and self.sync.clip_norm,
+            _TWICE.format("precision", "sync.precision"): self.precision and self.sync.precision != "float32",
+        }
 
 
 def check_mode(job: JobConfig, where: str | Path) -> None:
@@ -272,6 +330,12 @@ def _checked(content: dict[str, Any], where: str | Path, folder: Path) -> JobCon
     job = parse_config(content, JobConfig, where)
     if (source := make_absolute(job.data.source, folder)) != job.data.source:
         job = job.model_copy(update={"data": job.data.model_copy(update={"source": source})})
+    if job.initial_weights is not None:
+        job = job.model_copy(update={"initial_weights": str((folder / job.initial_weights).absolute())})
+    if ":" in (stepper := job.sync.optimiser).name:  # a class of the user's own has one place
+        named = NamedOptimiser.model_validate({"name": stepper.name, **stepper.arguments})
+        sync = job.sync.model_copy(update={"optimiser": OptimiserSection()})
+        job = job.model_copy(update={"optimizer": named, "sync": sync})
     if job.track:
         # A file is of the job's folder, and stays so in the run directory.
         trackers = [str((folder / each).absolute()) if ".py:" in each else each for each in job.track]

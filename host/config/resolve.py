@@ -15,7 +15,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import CLIENT, LOSS, METRIC, PARTITION, STRATEGY, TUNER
+from host.config.plugins.kinds import CLIENT, LOSS, METRIC, OPTIMIZER, PARTITION, SCHEDULE, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -31,11 +31,14 @@ class Plugins:
     metrics: tuple[Plugin, ...] = ()
     partition: Plugin | None = None
     client: Plugin | None = None
+    optimizer: Plugin | None = None
+    schedule: Plugin | None = None
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
-        named = (self.strategy, self.tuner, self.loss, self.client, *self.metrics, self.partition)
-        return (each for each in named if each is not None)
+        trained = self.loss, self.client, self.optimizer, self.schedule
+        every = (self.strategy, self.tuner, *trained, *self.metrics, self.partition)
+        return (each for each in every if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
         """Return the job as it can be run from a folder that holds the plug-ins' files under their own names."""
@@ -68,14 +71,18 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         PluginError: one is broken, or a built-in name is declared by an installed package too.
     """
     try:
-        loss = None if job.loss is None else _load(LOSS, job.loss, path)
+        loss = _load(LOSS, job.loss, path)
         metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
-        deal = job.data.partition.own
-        common = Plugins(loss=loss, metrics=metrics, partition=None if deal is None else _load(PARTITION, deal, path))
+        found = Plugins(
+            loss=loss,
+            metrics=metrics,
+            partition=_load(PARTITION, job.data.partition.own, path),
+            optimizer=_load(OPTIMIZER, job.own_optimizer, path),
+            schedule=_load(SCHEDULE, job.schedule, path),
+        )
         if job.mode == "sync":
-            return replace(common, tuner=_load(TUNER, job.tuner, path))
-        client = None if job.client is None else _load(CLIENT, job.client, path)
-        return replace(common, strategy=_load(STRATEGY, job.strategy, path), client=client)
+            return replace(found, tuner=_load(TUNER, job.tuner, path))
+        return replace(found, strategy=_load(STRATEGY, job.strategy, path), client=_load(CLIENT, job.client, path))
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
@@ -83,9 +90,17 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
 def check_plugins(job: JobConfig, path: Path) -> None:
     """Check what of them can be checked without importing them (see `load_plugins`)."""
     of_mode = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
+    every = (
+        of_mode,
+        (OPTIMIZER, job.own_optimizer),
+        (LOSS, job.loss),
+        (SCHEDULE, job.schedule),
+        (CLIENT, job.client),
+        (PARTITION, job.data.partition.own),
+        *((METRIC, each) for each in job.metrics or ()),
+    )
     try:
-        others = (LOSS, job.loss), (CLIENT, job.client), (PARTITION, job.data.partition.own)
-        for kind, section in (of_mode, *others, *((METRIC, each) for each in job.metrics or ())):
+        for kind, section in every:
             if isinstance(section, UserSection):
                 check_plugin(kind, section, path.parent)
     except PluginError as error:

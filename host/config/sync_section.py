@@ -10,6 +10,8 @@ from pydantic import Field
 from csd_emu.util.config_files import Config
 
 MAX_WEIGHT = 10_000
+OptionValue = int | float | bool | str | list[float]
+"""Of an option that is sent to drives."""
 DeviceRef = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,12}$")]
 
 
@@ -39,10 +41,13 @@ class TuningSection(Config):
 
 
 class OptimiserSection(Config):
-    """The host's optimiser: a class of `torch.optim`, and its arguments beside the learning rate."""
+    """The host's optimiser: a class of `torch.optim` or of the user's, and its arguments beside the learning rate."""
 
     name: str = "SGD"
-    arguments: dict[str, int | float | bool | list[float]] = Field(default_factory=dict)
+    arguments: dict[str, OptionValue] = Field(default_factory=dict)
+    # What messages call it and its arguments.
+    key: ClassVar[str] = "sync.optimiser"
+    options_key: ClassVar[str] = "sync.optimiser.arguments"
 
 
 class DisturbSection(Config):

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from firmware_agent.common.sync_batch_norm import StatisticsExchange, Values, sy
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.core.datasets import Dataset
 from host.core.learning.default_objective import default_objective
+from host.core.learning.initial_weights import AS_BUILT, ModelStart, read_initial_weights
 from host.core.learning.judgement import HeldOutMetric, Judgement
 
 _BATCH = 512
@@ -48,6 +50,10 @@ class Structure:
     buffers: tuple[str, ...]
     tied: Mapping[str, str]
     order: tuple[str, ...] = ()
+
+    def frozen(self, names: Iterable[str]) -> list[str]:
+        """Return those of a model's `names` that are parameters and not trained, tied ones included."""
+        return [name for name in names if self.tied.get(name, name) not in (*self.trained, *self.buffers)]
 
 
 class NormSum(NamedTuple):
@@ -76,7 +82,11 @@ class WeightsJudge(Protocol):
 
 
 class Evaluator:
-    """Builds the model once and evaluates weights on the held-out part of a data set."""
+    """Builds the model once and evaluates weights on the held-out part of a data set.
+
+    Attributes:
+        weights_sha256: of the file of the initial weights; empty if there is none.
+    """
 
     def __init__(
         self,
@@ -85,8 +95,9 @@ class Evaluator:
         seed: int,
         objective: ObjectiveSpec | None = None,
         metrics: Mapping[str, Callable[[], HeldOutMetric]] = NO_METRICS,
+        start: ModelStart = AS_BUILT,
     ) -> None:
-        """Build the model with initial weights from `seed`, and try it on one held-out record.
+        """Build the model with initial weights from `seed` or a file, and try it on one held-out record.
 
         Args:
             spec: the model.
@@ -94,12 +105,15 @@ class Evaluator:
             seed: of its weights.
             objective: that it is trained for; None for what suits the data.
             metrics: name -> what makes a further figure of a judgement.
+            start: the file, and which parameters are not trained.
 
         Raises:
             ModelError: it cannot be built, or does not take the records, or loss or a metric not its outputs.
         """
         torch.manual_seed(seed)
-        self._spec, self._model = spec, build_model(spec).eval()
+        self._spec, self._start = spec, start
+        self._model = build_model(self._spec, self._start.freeze).eval()
+        self.weights_sha256 = "" if start.weights is None else read_initial_weights(Path(start.weights), self._model)
         self._held_out = {name: np.array(column) for name, column in dataset.held_out.items()}
         self._labels = labels_of(self._held_out)
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
@@ -137,7 +151,7 @@ class Evaluator:
             ConfigurationError: the model has no such layer, or cannot be cut there.
         """
         dtype = getattr(torch, precision)
-        return cut_model(build_model(self._spec).train().to(dtype), self._records.to(dtype), layer)
+        return cut_model(build_model(self._spec, self._start.freeze).train().to(dtype), self._records.to(dtype), layer)
 
     def batch_norm_sums(self, precision: str, cut_layer: str | None = None) -> tuple[NormSum, ...]:
         """Return the sums that a step exchanges in a drive with synchronised batch normalisation, in their order.
@@ -149,7 +163,11 @@ class Evaluator:
             ModelFailed: the model raised.
         """
         dtype = getattr(torch, precision)
-        model = build_model(self._spec).train().to(dtype) if cut_layer is None else self.cut(cut_layer, precision).front
+        model = (
+            build_model(self._spec, self._start.freeze).train().to(dtype)
+            if cut_layer is None
+            else self.cut(cut_layer, precision).front
+        )
         with self._guarded("a step with synchronised batch normalisation"):
             return trace_norm_sums(model, self._records.to(dtype))
 

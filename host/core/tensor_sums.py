@@ -27,6 +27,14 @@ _MOST_INTEGER = 1 << 53
 _NORM_ELEMENTS = 64 << 10
 
 
+def in_precision(weights: Mapping[str, Array], precision: str) -> dict[str, Array]:
+    """Return weights with floating-point ones in this precision; arrays that have it are not copied."""
+    return {
+        name: array.astype(precision, copy=False) if np.issubdtype(array.dtype, np.floating) else array
+        for name, array in weights.items()
+    }
+
+
 def round_weights(samples: Sequence[int]) -> list[int]:
     """Return what each participant of a round counts for: its samples; all the same where nobody trained on any.
 

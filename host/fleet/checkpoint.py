@@ -28,6 +28,8 @@ _REMEDY = "restore the file from a copy, or remove it to begin again from the fi
 # What may change between a run and its resumption: nothing here moves a weight or a device second. What the planner has
 # decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
 _FREE_JOB_KEYS = {"metrics", "rounds", "target", "checkpoint", "watchdog", "planner", "on_failure", "name", "track"}
+# The weights count by their content, which is among the figures.
+_FREE_JOB_KEYS |= {"initial_weights"}
 _FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory", "samplers", "calibrate"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
@@ -78,7 +80,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         excluded["communication"] = True
     elif job.communication.predictor == "model":
         excluded["communication"] = {"predictor"}
-    excluded |= {key: True for key in ("loss", "client") if getattr(job, key) is None}
+    later = ("loss", "client", "optimizer", "schedule", "clip_norm", "precision", "freeze")
+    excluded |= {key: True for key in later if not getattr(job, key)}
     unset = {key for key, value in job.data.partition if key != "dirichlet" and not value}
     excluded["data"] = {"partition": unset} | ({"input": True} if job.data.input is None else {})
     if getattr(job.strategy, "update_norm", None) is None:

@@ -17,11 +17,15 @@ MOST_REFUSALS = 3
 
 
 class Conduct:
-    """Reports refusals and counts them by session; a device that reconnects starts again at zero."""
+    """Reports refusals and counts them by session; a device that reconnects starts again at zero.
+
+    Attributes:
+        on_event: called with device, what happened, and more about it.
+    """
 
     def __init__(self, on_event: OnEvent) -> None:
         """Begin with nobody refused."""
-        self._on_event = on_event
+        self.on_event = on_event
         self._running: weakref.WeakKeyDictionary[DeviceSession, int] = weakref.WeakKeyDictionary()
         self._aside: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
         # Where each device was last accepted, and the devices already reported as diverging since then.
@@ -46,18 +50,18 @@ class Conduct:
         A drive refused `MOST_REFUSALS` times running, or `at_once`, is set aside.
         """
         device = session.device
-        self._on_event(device, EventKind.REJECTED, refusal.told(where))
+        self.on_event(device, EventKind.REJECTED, refusal.told(where))
         if refusal.diverging and device not in self._diverging:
             self._diverging.add(device)
             since = (
                 f"what was taken of it last was of {self._good[device]}" if device in self._good else "from the start"
             )
-            self._on_event(device, EventKind.DIVERGING, f"since {where}: {refusal.detail}; {since}")
+            self.on_event(device, EventKind.DIVERGING, f"since {where}: {refusal.detail}; {since}")
         count = self._running[session] = self._running.get(session, 0) + 1
         if (at_once or count >= MOST_REFUSALS) and session not in self._aside:
             self._aside.add(session)
             times = refusal.reason if at_once else f"refused {count} times running"
-            self._on_event(device, EventKind.SET_ASIDE, f"{times}; it takes part again once it has dialled anew")
+            self.on_event(device, EventKind.SET_ASIDE, f"{times}; it takes part again once it has dialled anew")
         return ContributionRefused(f"{device}: refused {refusal.told(where)}", refusal.diverging)
 
 
@@ -83,7 +87,7 @@ def advice(job: JobConfig) -> str:
     if job.momentum:
         steps.append(f"momentum ({job.momentum:g})")
     more = [f"raise batch_size (it is {job.batch_size})"]
-    if job.mode == "sync":
-        clip = job.sync.clip_norm
-        more.append("clip gradients: sync.clip_norm is not set" if clip is None else f"lower sync.clip_norm ({clip:g})")
+    clip = job.chosen_clip_norm
+    if job.mode == "sync" or clip is not None:
+        more.append("clip gradients: clip_norm is not set" if clip is None else f"lower clip_norm ({clip:g})")
     return f"{' or '.join(steps)}, {', or '.join(more)}; a checkpoint, if there is one, is from before"

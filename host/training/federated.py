@@ -16,12 +16,13 @@ from host.config.plugins.plugin_section import UserSection
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
-from host.core.tensor_sums import first_not_finite, round_weights
+from host.core.tensor_sums import first_not_finite, in_precision, round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
 from host.training.accounting import Accountant, Lateness, StepAccount
 from host.training.device_conduct import diverged
-from host.training.round_exchange import RoundAnswer, RoundExchange
+from host.training.round_exchange import RoundExchange, Visited
+from host.training.rounds.round_answer import RoundAnswer
 from host.training.rounds.strategy_rounds import StrategyRounds, flatten_states, make_contribution, split_states
 from host.training.sampling.step_counter import StepCounter
 from host.training.training_protocol import is_done, round_totals
@@ -56,10 +57,10 @@ class FederatedTraining:
         self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
         exchange.clock_of = accountant.time.clock
         self._round, self._accuracy = 0, 0.0
-        self._weights = evaluator.initial_weights()
-        self._buffers = frozenset(evaluator.structure().buffers)
-        parameters = frozenset(self._weights).difference(self._buffers)
-        strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
+        self._weights = in_precision(evaluator.initial_weights(), job.chosen_precision)
+        self._structure = evaluator.structure()
+        parameters = frozenset(self._weights).difference(self._structure.buffers)
+        strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugin)
         self._strategy = StrategyRounds(strategy, job.strategy.name)
         # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
         self._directions = Directions(parameters) if strategy.least_contributions > 1 else None
@@ -115,13 +116,7 @@ class FederatedTraining:
             Diverged: no weights or losses are finite numbers any more, or all explode; the weights stay.
         """
         begin, number, job = time.monotonic(), self._round + 1, self._job
-        choice = choose_devices(self._devices, job.participation, job.seed, number)
-        samples, has_client = self._exchange.list_samples(), self._exchange.contract is not None
-        choice, instructions = self._strategy.plan(number, self._devices, choice, samples, has_client)
-        visit = self._exchange.visit(number, self.weights, choice, self._buffers, instructions)
-        if self._counter is not None:
-            visit = self._counter.count_round(number, self.weights, visit)
-        visited = await visit
+        visited = await self._visit(number)
         start_seconds = self._accountant.array_seconds
         lateness = Lateness(None if job.straggler is None else job.straggler.deadline)
         accounted = self._accountant.account([answer.returned for answer in visited.answers], lateness)
@@ -158,6 +153,14 @@ class FederatedTraining:
             **round_totals(accounted.devices),
         )
 
+    async def _visit(self, number: int) -> Visited:
+        """Have those drives train that participation and strategy choose."""
+        choice = choose_devices(self._devices, self._job.participation, self._job.seed, number)
+        samples, has_client = self._exchange.list_samples(), self._exchange.contract is not None
+        choice, instructions = self._strategy.plan(number, self._devices, choice, samples, has_client)
+        visit = self._exchange.visit(number, self.weights, choice, frozenset(self._structure.buffers), instructions)
+        return await (visit if self._counter is None else self._counter.count_round(number, self.weights, visit))
+
     def _report_stragglers(self, number: int, accounted: StepAccount) -> None:
         limit = f"the deadline is {accounted.array_seconds:g} s"
         for part in accounted.devices:
@@ -187,6 +190,8 @@ class FederatedTraining:
     def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
         """Return the new weights, and the first of them that is not finite; empty if all are."""
         weights = self._strategy.strategy.aggregate(self.weights, contributions)
+        if self._job.freeze:  # a mean of equal values may be rounded
+            weights = weights | {name: self.weights[name] for name in self._structure.frozen(self.weights)}
         return weights, first_not_finite(weights)
 
     def _contributions(self, answers: Sequence[RoundAnswer], accounted: StepAccount) -> dict[str, Contribution]:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from csd_emu.util.nearest_word import hint_at
-from firmware_agent.common.errors import CheckpointError, ConfigurationError
+from firmware_agent.common.errors import CheckpointError, ConfigurationError, ModelError, PluginError, user_errors
+from firmware_agent.common.optimisers.torch_optimisers import (
+    find_torch_optimiser,
+    make_torch_optimiser,
+)
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
-from host.config.sync_section import OptimiserSection
+from host.config.optimizer_key import AnyOptimiser
+from host.config.plugins.plugin_loading import Plugin, describe_error
 from host.core.evaluation import NormSum, Structure
 from host.training.tensor_ranges import BLOCK_BYTES, TensorRange, item_blocks
 
-_WHERE = "sync.optimiser"
-_REFUSED = {
-    "LBFGS": "it evaluates the loss several times in one step, and each would be an exchange with all drives",
-    "SparseAdam": "it takes sparse gradients, and drives send dense ones; use Adam",
-}
 # Of these a tensor's step depends on its own gradient and state alone.
 _TENSOR_WISE = {
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop"),
@@ -49,10 +49,11 @@ class HostOptimiser:
     def __init__(
         self,
         parameters: Mapping[str, Array],
-        section: OptimiserSection,
+        section: AnyOptimiser,
         learning_rate: float,
         momentum: float = 0.0,
         clip_norm: float | None = None,
+        own: Plugin | None = None,
     ) -> None:
         """Make the optimiser.
 
@@ -62,22 +63,25 @@ class HostOptimiser:
             learning_rate: until a step has another.
             momentum: for optimisers that have an argument of this name and SGD's meaning, unless `section` gives it.
             clip_norm: the whole gradient is scaled down to this Euclidean norm.
+            own: the class, if it is one of the user's own.
 
         Raises:
             ConfigurationError: `torch.optim` has no such optimiser, it cannot work here, or refuses its arguments.
         """
         self._parameters = {name: torch.from_numpy(array) for name, array in parameters.items()}
-        self._clip_norm, self._made_of = clip_norm, (section, learning_rate, momentum, clip_norm)
-        kind, arguments = _find(section.name), _arguments(section, learning_rate, momentum)
-        apart = section.name in _TENSOR_WISE
-        self.needs_all = _reason(section.name, apart, clip_norm)
-        self.block_bytes = BLOCK_BYTES if section.name in _ELEMENT_WISE else None
+        self._clip_norm, self._made_of = clip_norm, (section, learning_rate, momentum, clip_norm, own)
+        self._own, arguments = own, _arguments(section, momentum)
+        name = section.name if own is not None else _find(section).__name__
+        apart = name in _TENSOR_WISE
+        self.needs_all = _reason(name if own is not None else f"torch.optim.{name}", apart, clip_norm)
+        self.block_bytes = BLOCK_BYTES if name in _ELEMENT_WISE else None
         # Each tensor's blocks: views of its memory, by their first byte. Optimisers see these as their parameters.
         self._blocks = {name: _views(parameter, self.block_bytes) for name, parameter in self._parameters.items()}
         groups = [[name] for name in self._parameters] if apart else [list(self._parameters)]
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
         for names in groups:
-            optimiser = _make(kind, [view for name in names for view in self._blocks[name].values()], arguments)
+            views = [view for name in names for view in self._blocks[name].values()]
+            optimiser = _make(section, own, views, arguments, learning_rate)
             self._optimisers |= dict.fromkeys(names, optimiser)
 
     def step_block(self, block: TensorRange, gradient: Array, learning_rate: float) -> None:
@@ -116,7 +120,10 @@ class HostOptimiser:
             for view, part in zip(views, _split(gradient, views), strict=True):
                 view.grad = part
         for optimiser in dict.fromkeys(self._optimisers.values()):
-            _step_once(optimiser, learning_rate)
+            if self._own is None:
+                _step_once(optimiser, learning_rate)
+            else:
+                self._own.guard("a step", partial(_step_once, optimiser, learning_rate))
 
     def state(self) -> dict[str, Array]:
         """Return the optimiser's state as arrays, for a checkpoint: those of a tensor's blocks put together.
@@ -184,63 +191,61 @@ class HostOptimiser:
         return value.reshape(-1)[first : first + view.numel()].clone()
 
 
-def make_optimiser(job: JobConfig, structure: Structure, weights: Mapping[str, Array]) -> HostOptimiser:
+def make_optimiser(
+    job: JobConfig, structure: Structure, weights: Mapping[str, Array], own: Plugin | None = None
+) -> HostOptimiser:
     """Return the optimiser of a job; the trained ones among the `weights` share their memory with it.
+
+    `own` is the class, if it is one of the user's own.
 
     Raises:
         ConfigurationError: see `HostOptimiser`.
     """
     trained = {name: weights[name] for name in structure.trained}
-    return HostOptimiser(trained, job.sync.optimiser, job.learning_rate, job.momentum, job.sync.clip_norm)
+    return HostOptimiser(trained, job.chosen_optimiser, job.learning_rate, job.momentum, job.chosen_clip_norm, own)
 
 
-def _find(name: str) -> type[torch.optim.Optimizer]:
-    base = torch.optim.Optimizer
-    named = vars(torch.optim).items()
-    found = {key: each for key, each in named if isinstance(each, type) and issubclass(each, base) and each is not base}
-    if name in _REFUSED:
-        raise ConfigurationError(f"{_WHERE}.name: {name} cannot be used: {_REFUSED[name]}")
-    if name not in found:
-        usable = {key.lower(): key for key in found if key not in _REFUSED}
-        near = difflib.get_close_matches(name.lower(), usable, n=1)
-        hint = f"did you mean {usable[near[0]]!r}?" if near else f"there are: {', '.join(sorted(usable.values()))}"
-        raise ConfigurationError(f"{_WHERE}.name: torch.optim has no {name!r}; {hint}")
-    return found[name]
+def _find(section: AnyOptimiser) -> type[torch.optim.Optimizer]:
+    try:
+        return find_torch_optimiser(section.name)
+    except ModelError as error:
+        raise ConfigurationError(f"{section.key}.name: {error}") from error
 
 
-def _arguments(section: OptimiserSection, learning_rate: float, momentum: float) -> dict[str, Any]:
+def _arguments(section: AnyOptimiser, momentum: float) -> dict[str, Any]:
     if "lr" in section.arguments:
-        raise ConfigurationError(f"{_WHERE}.arguments.lr: the rate is the job's own key; set learning_rate")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in section.arguments.items()}
-    return ({"momentum": momentum} if section.name == "SGD" else {}) | given | {"lr": learning_rate}
+        raise ConfigurationError(f"{section.options_key}.lr: the rate is the job's own key; set learning_rate")
+    return ({"momentum": momentum} if section.name.lower() == "sgd" else {}) | dict(section.arguments)
 
 
 def _make(
-    kind: type[torch.optim.Optimizer], parameters: list[torch.Tensor], arguments: Mapping[str, Any]
+    section: AnyOptimiser,
+    own: Plugin | None,
+    parameters: Sequence[torch.Tensor],
+    arguments: Mapping[str, Any],
+    learning_rate: float,
 ) -> torch.optim.Optimizer:
+    if own is not None:
+        try:
+            return make_torch_optimiser(own.target, parameters, arguments, learning_rate)
+        except user_errors() as error:
+            told = f"{own}: making it with {dict(section.arguments)} failed: {describe_error(error)}"
+            raise PluginError(told) from error
+    kind = _find(section)
     known = [name for name in inspect.signature(kind).parameters if name not in ("params", "lr")]
     for key in arguments:
-        if key != "lr" and key not in known:
+        if key not in known:
             hint = hint_at(key, known, f"there are: {', '.join(known)}")
-            raise ConfigurationError(f"{_WHERE}.arguments.{key}: {kind.__name__} does not take it; {hint}")
+            raise ConfigurationError(f"{section.options_key}.{key}: {kind.__name__} does not take it; {hint}")
     try:
-        return _uncompiled(kind)(parameters, **arguments)
+        return make_torch_optimiser(kind, parameters, arguments, learning_rate)
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
-        raise ConfigurationError(f"{_WHERE}: torch.optim.{kind.__name__} refuses this: {error}") from error
-
-
-def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Return an optimiser's class without what its methods do for torch's compiler.
-
-    That imports the compiler, which takes about as long as all the rest of torch. No gradient is taken of a step here.
-    """
-    plain = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad", "step")}
-    return type(kind.__name__, (kind,), plain | {"step": torch.no_grad()(plain["step"])})
+        raise ConfigurationError(f"{section.key}: torch.optim.{kind.__name__} refuses this: {error}") from error
 
 
 def _reason(name: str, apart: bool, clip_norm: float | None) -> str | None:
     if not apart:
-        return f"whether torch.optim.{name} steps each tensor by itself is not known"
+        return f"whether {name} steps each tensor by itself is not known"
     return None if clip_norm is None else "clip_norm needs the norm of the whole gradient"
 
 
@@ -302,7 +307,7 @@ def _written(state: Mapping[str, Any]) -> Iterator[tuple[str, str, Array]]:
         elif kind in _NUMBERS:
             yield kind, key, np.asarray(value)
         elif value is not None:
-            raise ConfigurationError(f"{_WHERE}: cannot write down {key}, a {kind}; choose another optimiser")
+            raise ConfigurationError(f"optimizer: cannot write down {key}, a {kind}, in a checkpoint; choose another")
 
 
 def _square(gradient: Array) -> float:

@@ -13,6 +13,7 @@ from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
+from host.config.sync_section import OptimiserSection
 from host.core.model_facts import Load
 from host.training.host_optimiser import HostOptimiser
 
@@ -30,11 +31,13 @@ def load_between(load: Load, job: JobConfig, config: ServersConfig) -> Load:
 def optimiser_bytes(spec: ShippedCode, job: JobConfig) -> int:
     """Return the bytes that cross of what a job's optimiser remembers, once it has taken a step.
 
+    Of a class of the user's own they are taken for Adam's: twice those of the parameters.
+
     Raises:
         ConfigurationError: there is no such optimiser.
         ModelError: the model cannot be built.
     """
-    shapes = Counter(tuple(each.shape) for each in build_model(spec).parameters() if each.requires_grad)
+    shapes = Counter(tuple(each.shape) for each in build_model(spec, job.freeze).parameters() if each.requires_grad)
     return sum(count * _bytes_of(shape, job) for shape, count in shapes.items())
 
 
@@ -49,8 +52,10 @@ def _bytes_of(shape: tuple[int, ...], job: JobConfig) -> int:
 
 
 def _optimiser(shape: tuple[int, ...], job: JobConfig) -> HostOptimiser:
-    parameters = {"parameter": np.zeros(shape, job.sync.precision)}
-    return HostOptimiser(parameters, job.sync.optimiser, job.learning_rate, job.momentum, job.sync.clip_norm)
+    parameters = {"parameter": np.zeros(shape, job.chosen_precision)}
+    section = job.chosen_optimiser
+    section = OptimiserSection(name="Adam") if ":" in section.name else section
+    return HostOptimiser(parameters, section, job.learning_rate, job.momentum, job.chosen_clip_norm)
 
 
 def _width(array: Array) -> int:

@@ -16,22 +16,24 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.clients.client_program import STATE
 from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
-from firmware_agent.common.frames.session_frames import Code, Job, Ready, Trained
+from firmware_agent.common.frames.session_frames import Code, Job, Ready, Train, Trained
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, tensor_specs
 from host.config.job_file import JobConfig
 from host.config.participation import RoundSelection
+from host.config.plugins.plugin_loading import Plugin
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
-from host.core.tensor_sums import Scan, scan_update
+from host.core.tensor_sums import scan_update
 from host.fleet.device_session import DeviceSession, ExpectedTensors
 from host.fleet.fleet import Fleet
 from host.training.accounting import DeviceReport
 from host.training.contributions import Refusal, ScreenedContribution, dealt_passes
 from host.training.device_conduct import Conduct, all_diverge, diverged
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages
+from host.training.rounds.round_answer import RoundAnswer
 from host.training.screening import Screen
 
 T = TypeVar("T")
@@ -43,16 +45,6 @@ _SMALL_BYTES = 256 << 10
 MAX_DEADLINE_SECONDS = 1e6
 # How often one device is asked in a round in which nobody has answered yet.
 _ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class RoundAnswer:
-    """What one device returned from a round; the weights' memory goes back to the session once they are aggregated."""
-
-    session: DeviceSession
-    weights: dict[str, Array]
-    returned: DeviceReport
-    scan: Scan
 
 
 @dataclass(frozen=True)
@@ -70,9 +62,11 @@ def job_frame(
     proximal: float = 0.0,
     overlap: bool = False,
     cut: str | None = None,
-    contract: ClientContract | None = None,
+    optimizer: Plugin | None = None,
 ) -> Job:
-    """Return the frame that tells a drive what it trains; `proximal` is the strategy's, `contract` of its client.
+    """Return the frame that tells a drive what it trains; `proximal` is the strategy's.
+
+    `optimizer` is the job's, if it is a class of the user's own.
 
     With `overlap` a synchronous job's slices cross while the drive computes; `cut` names the layer that the host's part
     of the model begins with.
@@ -85,19 +79,28 @@ def job_frame(
         seed=job.seed,
         learning_rate=job.learning_rate,
         momentum=job.momentum,
+        optimiser=_optimiser_code(job, optimizer),
+        clip_norm=job.chosen_clip_norm if job.mode == "federated" else None,
+        freeze=job.freeze,
         batch_size=job.batch_size,
         proximal=proximal,
         batch_norm=job.sync.batch_norm,
-        precision=job.sync.precision,
+        precision=job.chosen_precision,
         overlap=overlap,
         # Longer than the host's own: it gives up whom a drive waits for, not the drive.
         deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
         cut=cut,
         input_field=objective.input_field,
         loss=Code(objective.loss.name, objective.loss.source, dict(objective.loss.arguments)),
-        client=None if contract is None else contract.code,
-        returns=[] if contract is None else list(contract.returns),
     )
+
+
+def _optimiser_code(job: JobConfig, own: Plugin | None) -> Code | None:
+    """Return what steps weights in a drive; None for plain SGD, and where the host does."""
+    name, options = job.chosen_optimiser.name, job.chosen_optimiser.arguments
+    if job.mode == "sync" or (job.by_sgd and not options):
+        return None
+    return Code(name, None if own is None else own.source, ({"momentum": job.momentum} if job.by_sgd else {}) | options)
 
 
 async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> None:
@@ -183,7 +186,8 @@ class RoundExchange:
 
     Attributes:
         screen: judges what comes back; one that has seen nothing, at first.
-        on_event: called with device, what happened, and more about it.
+        conduct: reports and counts what is refused.
+        learning_rate: returns that of a round; None for the job's.
         clock_of: see `host.core.device_time.DeviceTime.clock`; at first the stopwatch's own.
         states: device -> what its client program keeps, as it returned it last, by names on the wire.
     """
@@ -210,12 +214,18 @@ class RoundExchange:
             failures: is told when the user's code fails in a device; without, the run goes on.
         """
         self.states: dict[str, dict[str, Array]] = {}
-        self.screen, self._conduct = Screen(), Conduct(on_event)
+        self.screen, self.conduct = Screen(), Conduct(on_event)
+        self.learning_rate: Callable[[int], float | None] = lambda _: None
         self.clock_of: Callable[[str, str], str] = lambda _, stopwatch: stopwatch
         self._job, self._frame, self._fleet = job, frame, fleet
-        self._list_existing, self.on_event, self._before_task = list_existing, on_event, before_task
+        self._list_existing, self._before_task = list_existing, before_task
         self._failures = failures or Failures(goes_on=True)
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
+
+    @property
+    def on_event(self) -> OnEvent:
+        """What is called with device, what happened, and more about it."""
+        return self.conduct.on_event
 
     @property
     def contract(self) -> ClientContract | None:
@@ -245,10 +255,11 @@ class RoundExchange:
                 job says that the run ends then.
             Diverged: all devices' weights or losses are no finite numbers any more, or explode.
         """
-        messages = RoundMessages(number, weights, self._job.epochs)
+        task = Train(number, self._job.epochs, learning_rate=self.learning_rate(number))
+        messages = RoundMessages(weights, task)
         attempt = _Attempt(number, choice)
         while True:
-            sessions = attempt.candidates(self._conduct.without_aside(self._fleet.sessions()))
+            sessions = attempt.candidates(self.conduct.without_aside(self._fleet.sessions()))
             if not sessions:
                 await self._wait_for_newcomer(attempt)
                 continue
@@ -279,10 +290,10 @@ class RoundExchange:
             return result
         session, where = result.session, f"round {number}"
         if (why := refused.get(session.device)) is None:
-            self._conduct.accept(session, where, result.returned.trained.loss)
+            self.conduct.accept(session, where, result.returned.trained.loss)
             return result
         session.recycle(result.weights)
-        return self._conduct.refuse(session, why, where)
+        return self.conduct.refuse(session, why, where)
 
     def _part(self, answer: RoundAnswer) -> ScreenedContribution:
         returned, session = answer.returned, answer.session
@@ -302,7 +313,7 @@ class RoundExchange:
         told = False
         while True:
             newcomer, sessions = self._fleet.newcomer, self._fleet.sessions()
-            if attempt.candidates(self._conduct.without_aside(sessions)):
+            if attempt.candidates(self.conduct.without_aside(sessions)):
                 return
             existing = await asyncio.to_thread(self._list_existing)
             awaited = sorted(device for device in set(existing) - set(sessions) if attempt.may_ask(device))

@@ -27,6 +27,7 @@ from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.batching.record_limit import LimitedTuner
 from host.policies.batching.stannis import plan_shards
 from host.policies.batching.step_watts import StepWatts
+from host.policies.schedules import Schedule
 from host.training.first_batches import NO_OVERHEAD, StepOverhead, first_batches, most_step_records, step_overhead
 from host.training.sampler import OUTSTANDING, EpochQueue, QueueState
 
@@ -67,6 +68,7 @@ class SyncPlan:
         most_records: of a step, that the host has room for, and computes as well; None if it computes nothing of the
             model.
         watts: of the array; None if nobody knows.
+        schedule: of the learning rate; None if it stays.
     """
 
     job: JobConfig
@@ -80,6 +82,7 @@ class SyncPlan:
     plugin: Plugin | None = None
     most_records: int | None = None
     watts: StepWatts | None = None
+    schedule: Schedule | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from host.core.states.peer_servers import PeerServers
 from host.core.tuning.batch_tuner import BatchTuner
 from host.fleet.fleet import Fleet
 from host.monitoring.recorder import Recorder
+from host.policies.schedules import make_schedule
 from host.training.accounting import make_accountant
 from host.training.host_optimiser import TrainedModel, make_optimiser
 from host.training.run_faults import RunFaults
@@ -150,7 +151,8 @@ class SyncRun:
         self.rounds: list[RoundRecord] = []
         sizes = tuple(private or [0] * len(whole.list_devices()))
         self.plan = make_plan(whole, self.job, ShippedCode("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64))
-        self.plan = dataclasses.replace(self.plan, most_records=most_records)
+        schedule = make_schedule(self.job.schedule, None, self.plan.steps)
+        self.plan = dataclasses.replace(self.plan, most_records=most_records, schedule=schedule)
         # Without models, what drives say of themselves counts.
         self.accountant = make_accountant(self.config, self.plan.expected if modelled else {})
         self.transfers, self.watchdog_seconds = RunTransfers(communication, on_log), watchdog_seconds

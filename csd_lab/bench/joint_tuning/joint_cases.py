@@ -15,7 +15,8 @@ from csd_lab.bench.harness import array_of
 from firmware_agent.common.layer_costs import LayerWork
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
-from host.app.prepare import RunRequest, find_tables, make_inputs, prepare_loaded
+from host.app.load_inputs import make_inputs
+from host.app.prepare import RunRequest, find_tables, prepare_loaded
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import Dataset

@@ -64,7 +64,7 @@ class Objective:
         Raises:
             ModelError: its loss cannot be imported.
         """
-        loss = ShippedCode(job.loss.name, job.loss.source, job.loss.arguments)
+        loss = ShippedCode(job.loss.name, job.loss.source, job.loss.arguments)  # type: ignore[arg-type]  # no lists
         return cls.of_spec(ObjectiveSpec(loss, job.input_field, job.input_scale), job.precision)
 
     @classmethod

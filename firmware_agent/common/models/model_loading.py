@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+import fnmatch
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +25,14 @@ def resolve_model(name: str, arguments: Mapping[str, int | float | str | bool], 
     return find_code("model", ShippedCode(name, None, arguments), ZOO, folder)
 
 
-def build_model(spec: ShippedCode) -> nn.Module:
+def build_model(spec: ShippedCode, freeze: Collection[str] = ()) -> nn.Module:
     """Build the model; its initial weights come from torch's global generator, which the caller seeds.
 
+    Parameters whose names match a pattern of `freeze` (see `fnmatch`) have no gradient.
+
     Raises:
-        ModelError: it cannot be imported or built, or is no `torch.nn.Module`.
+        ModelError: it cannot be imported or built, or is no `torch.nn.Module`; or a pattern matches no parameter, or
+            they leave none to train.
     """
     from torch import nn
 
@@ -38,7 +43,20 @@ def build_model(spec: ShippedCode) -> nn.Module:
         raise ModelError(f"model {spec.name!r}: building it with {dict(spec.arguments)} failed: {error!r}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"model {spec.name!r}: the builder returned {type(model).__name__}, not a torch.nn.Module")
+    _freeze(model, freeze)
     return model
+
+
+def _freeze(model: nn.Module, patterns: Collection[str]) -> None:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        if not (matched := fnmatch.filter(parameters, pattern)):
+            near = difflib.get_close_matches(pattern, parameters, n=3, cutoff=0.0)
+            raise ModelError(f"freeze: {pattern!r} matches no parameter; near it are {', '.join(near)}")
+        for name in matched:
+            parameters[name].requires_grad_(False)
+    if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
+        raise ModelError(f"freeze: {', '.join(map(repr, patterns))} leave no parameter to train; freeze fewer")
 
 
 def _builder(spec: ShippedCode) -> Callable[..., Any]:

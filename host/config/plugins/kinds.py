@@ -70,6 +70,22 @@ CLIENT = Registry(
     },
     by_path=True,
 )
+OPTIMIZER = Registry(
+    word="optimizer",
+    group="csd_emu.optimizers",
+    package="firmware_agent.common.optimisers",
+    needed=("step", "zero_grad"),
+    given={"params": "the parameters that are trained", "lr": "the learning rate"},
+    by_path=True,
+)
+SCHEDULE = Registry(
+    word="schedule",
+    group="csd_emu.schedules",
+    package="host.policies.schedules",
+    needed=("__call__",),
+    given={"step": "number of the round or step, from 0", "steps": "how many the run has"},
+    by_path=True,
+)
 METRIC = Registry(
     word="metrics",
     group="csd_emu.metrics",

@@ -36,7 +36,7 @@ from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import PluginError, user_errors
-from host.config.plugins.kinds import CLIENT, LOSS, METRIC, STRATEGY, TUNER
+from host.config.plugins.kinds import CLIENT, LOSS, METRIC, SCHEDULE, STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -99,7 +99,9 @@ def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Par
     try:
         parameters = list(inspect.signature(target).parameters.values())
         holder = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-        hints = typing.get_type_hints(holder, include_extras=True)
+        # Torch's own constructors check values themselves, and have types that no file can give.
+        torchs = (getattr(holder, "__module__", None) or "").startswith("torch.")
+        hints = {} if torchs else typing.get_type_hints(holder, include_extras=True)
     except user_errors() as error:  # an annotation is any expression of the user's
         raise PluginError(f"{where}: the signature of {target!r} cannot be read ({error!r})") from error
     for each in parameters:
@@ -121,6 +123,7 @@ def _describe(detail: Any) -> str:
 
 
 USER, _ALONE = "UserSection", "built-in"
+_NOT_OWN = (STRATEGY, TUNER, LOSS, METRIC, SCHEDULE)
 
 
 class UserSection(Config):
@@ -137,7 +140,7 @@ class UserSection(Config):
     name: str = Field(
         min_length=1,
         json_schema_extra=lambda schema: schema.update(
-            {"not": {"enum": [*STRATEGY.built_in, *TUNER.built_in, *LOSS.built_in, *METRIC.built_in, *CLIENT.built_in]}}
+            {"not": {"enum": [name for kind in _NOT_OWN for name in kind.built_in]}}
         ),
     )
 
@@ -274,8 +277,12 @@ if TYPE_CHECKING:
     LossSection = BuiltInSection | UserSection
     MetricSection = BuiltInSection | UserSection
     ClientSection = BuiltInSection | UserSection
+    ScheduleSection = BuiltInSection | UserSection
 else:
     ClientSection = Annotated[Any, RegisteredSection(CLIENT, BuiltInSection, "my_client.py:train")]
+    ScheduleSection = Annotated[
+        Any, RegisteredSection(SCHEDULE, BuiltInSection, "cosine or {name: step, every: 10, gamma: 0.1}")
+    ]
     MetricSection = Annotated[Any, RegisteredSection(METRIC, BuiltInSection, "perplexity or my_metrics.py:recall")]
     LossSection = Annotated[
         Any, RegisteredSection(LOSS, BuiltInSection, "cross_entropy or {name: my_loss.py:focal, gamma: 2}")

@@ -66,8 +66,7 @@ class Scaffold:
         """Go on with these (see `Strategy.load_state`)."""
         kept = dict(state)
         self._drives = int(kept.pop(_CONTROL, np.zeros(1))[0])
-        if kept:
-            check_names(kept, set(self._parameters))
+        check_names(kept, set(kept) & self._parameters)
         self._control = kept
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from firmware_agent.common.clients.client_program import EXTRA, STATE, most_state_bytes
@@ -16,7 +17,7 @@ from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_s
 from firmware_agent.common.wire import encode, pack
 
 # What a strategy may say to any drive: with it, its least and its most.
-_SETTINGS = {"epochs": (0, 10_000), "batch_size": (1, 65_536)}
+_SETTINGS = {"epochs": (0, 10_000), "batch_size": (1, 65_536), "learning_rate": (0, 100)}
 _MOST_TEXT = 1 << 12
 
 
@@ -36,6 +37,10 @@ class ClientContract:
     def of(cls, frame: Job) -> ClientContract | None:
         """Return that of a job; None if drives train by themselves."""
         return None if frame.client is None else cls(frame.client, tuple(frame.returns))
+
+    def added_to(self, frame: Job) -> Job:
+        """Return the frame of a job in which the program trains."""
+        return msgspec.structs.replace(frame, client=self.code, returns=list(self.returns))
 
     def expected(self, announced: Sequence[TensorSpec], weights: Mapping[str, Array]) -> list[TensorSpec]:
         """Return the tensors that a drive may return which was sent these weights, and announces these tensors.
@@ -101,7 +106,7 @@ def _read(said: Any, where: str, has_client: bool) -> Instruction:
     for name, value in said.items():
         why = _refuse(name, value, tensors.get(name))
         if not why and not has_client and name not in _SETTINGS:
-            why = f"is heard by no drive; there are {' and '.join(_SETTINGS)}, all else needs a client program: client"
+            why = f"is heard by no drive; there are {', '.join(_SETTINGS)}, all else needs a client program: client"
         if why:
             raise PluginFailed(f"{where}: {name!r} {why}", "strategy")
     if len(said) > MAX_FACTS:
@@ -116,8 +121,10 @@ def _refuse(name: object, value: Any, array: Array | None) -> str:
         return "is no name of 1 to 200 characters"
     if name in _SETTINGS:
         low, high = _SETTINGS[name]
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        return "" if whole and low <= value <= high else f"is {value!r}; make it a whole number, {low} to {high}"
+        kinds = (int, np.integer) if name != "learning_rate" else (int, float, np.integer, np.floating)
+        fits = isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+        what = "number" if name == "learning_rate" else "whole number"
+        return "" if fits else f"is {value!r}; make it a {what}, {low} to {high}"
     if array is None:
         return "is longer than a text may be" if isinstance(value, str) and len(value) > _MOST_TEXT else ""
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
@@ -128,9 +135,9 @@ def _refuse(name: object, value: Any, array: Array | None) -> str:
 class RoundMessages:
     """The messages that carry a round's weights and task; weights are encoded once for all devices."""
 
-    def __init__(self, number: int, weights: Mapping[str, Array], epochs: int) -> None:
-        """Encode the weights of round `number`, of usually so many passes."""
-        self._number, self._specs, self._epochs = number, tensor_specs(weights), epochs
+    def __init__(self, weights: Mapping[str, Array], task: Train) -> None:
+        """Encode the weights of a round; `task` is what a drive does that is told nothing else."""
+        self._task, self._specs, number = task, tensor_specs(weights), task.round
         self._pieces = [encode(piece) for piece in cut_slices(number, weights)]
         self._usual = list(pack(self._frames(AS_USUAL, {})))
 
@@ -147,7 +154,16 @@ class RoundMessages:
 
     def _frames(self, instruction: Instruction, state: Mapping[str, Array]) -> Iterator[bytes]:
         more = {EXTRA + name: array for name, array in instruction.tensors.items()} | dict(state)
-        yield encode(Tensors(self._number, [*self._specs, *tensor_specs(more)]))
+        config, task = instruction.config, self._task
+        yield encode(Tensors(task.round, [*self._specs, *tensor_specs(more)]))
         yield from self._pieces
-        yield from (encode(piece) for piece in cut_slices(self._number, more))
-        yield encode(Train(self._number, instruction.epochs(self._epochs), config=dict(instruction.config)))
+        yield from (encode(piece) for piece in cut_slices(task.round, more))
+        rate = config.get("learning_rate", task.learning_rate)
+        yield encode(
+            msgspec.structs.replace(
+                task,
+                epochs=instruction.epochs(task.epochs),
+                learning_rate=None if rate is None else float(rate),
+                config=dict(config),
+            )
+        )

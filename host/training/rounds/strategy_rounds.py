@@ -12,8 +12,8 @@ from firmware_agent.common.slices import Array
 from host.config.participation import RoundSelection
 from host.core.records import DeviceRound
 from host.policies.aggregation import Contribution, DriveHistory, Strategy
-from host.training.round_exchange import RoundAnswer
 from host.training.rounds.client_contract import Instruction, read_instructions
+from host.training.rounds.round_answer import RoundAnswer
 
 _CLIENTS = "clients/"
 

@@ -154,7 +154,7 @@ def make_planning(
     _check_nodes("planner.include", section.include, plan.nodes)
     _check_nodes("planner.exclude", section.exclude, plan.nodes)
     load = inspect_load(inputs.spec, inputs.shape)
-    precise = 2 if inputs.job.sync.precision == "float64" else 1
+    precise = 2 if inputs.job.chosen_precision == "float64" else 1
     state, gradient = precise * load.state_bytes, precise * load.gradient_bytes
     if cut_bytes is not None:
         state, gradient = cut_bytes, min(gradient, cut_bytes)

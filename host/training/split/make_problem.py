@@ -61,7 +61,7 @@ def make_situation(
         ModelError: the model cannot be built or looked at.
     """
     sync = request.job.sync
-    exchange = LayerExchange(buffers=sync.batch_norm != "frozen", double=sync.precision == "float64")
+    exchange = LayerExchange(buffers=sync.batch_norm != "frozen", double=request.job.chosen_precision == "float64")
     layers = layers or inspect_layers(request.spec, request.shape, exchange)
     nodes = [node for node in request.config.list_nodes() if request.batches[node.name]]
     names = [layer.name for layer in layers]
@@ -142,7 +142,7 @@ def _measured(request: PlacementRequest, nodes: Sequence[Device]) -> list[Device
     for node in nodes:
         batch, profile = request.batches[node.name], get_profile(node.profile)
         if batch not in seen:
-            seen[batch] = measure(request.spec, request.shape, batch, request.job.sync.precision)
+            seen[batch] = measure(request.spec, request.shape, batch, request.job.chosen_precision)
         forward, backward = seen[batch]
         places.append(
             DeviceCost(
@@ -165,7 +165,7 @@ def _measured(request: PlacementRequest, nodes: Sequence[Device]) -> list[Device
 def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[str]) -> HostPlace:
     profile, records = get_profile(request.config.host.profile).at(request.end), sum(request.batches.values())
     if request.wall:
-        own = measure(request.spec, request.shape, records, request.job.sync.precision)
+        own = measure(request.spec, request.shape, records, request.job.chosen_precision)
         return HostPlace(sum(own[0]), sum(own[1]), host_room_bytes(profile), own, WALL)
     table = store.require(request.spec, request.shape, request.config.host.profile)
     # Layers have the shares that they have on a drive: a run charges the host's part by them.

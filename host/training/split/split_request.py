@@ -77,12 +77,12 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
         raise ConfigurationError("placement: layers move in synchronous training alone; write mode: sync")
     dealt = request.dealt
     shard_bytes = (max(len(own) for own in dealt.private) + len(dealt.public)) * record_bytes
-    optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights())
+    optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights(), request.optimizer)
     barrier = optimiser.needs_all is not None
     shares = step_shares(store.find(spec, shape, RATIO_DRIVE), job.batch_size, evaluator)
 
     def batches_for(layer: str) -> dict[str, int]:
-        front = place_model(evaluator, layer, job.sync.precision, shares).front
+        front = place_model(evaluator, layer, job.chosen_precision, shares).front
         return _planned(config, job, spec, shape, store, shard_bytes, front)
 
     return PlacementRequest(

@@ -340,9 +340,9 @@ class LocalTraining(SyncTraining):
         sessions, nodes = self._participants.here(), self._plan.nodes
         return {node: session for node, session in sessions.items() if nodes.index(node) in self._batches.here}
 
-    def _rate_of(self, dealt: StepAssignment) -> Callable[[int], float]:
+    def _rate_of(self, dealt: StepAssignment, number: int) -> Callable[[int], float]:
         """Return the learning rate by the records of all servers, as far as anybody knows."""
-        rate = super()._rate_of(dealt)(dealt.size)
+        rate = super()._rate_of(dealt, number)(dealt.size)
         return lambda _: rate
 
     def _is_last(self) -> bool:

@@ -232,6 +232,7 @@ class StepBatches:
         self.expected = ExpectedSeconds(plan.nodes, plan.classes)
         self.here, self.first_records = set(range(len(plan.nodes))), 0
         self._job, self._nodes, self._on_event = plan.job, list(plan.nodes), on_event
+        self._schedule = plan.schedule
         # Of the tuner that was taken over from.
         self._before: Batches | None = None
 
@@ -333,10 +334,11 @@ class StepBatches:
         if self.selector is not None:
             self.selector.watch(replace(result.cost, noise_records=noise_records))
 
-    def rate_of(self, dealt: StepAssignment) -> Callable[[int], float]:
-        """Return what says the learning rate of a step by the records in its gradient."""
+    def rate_of(self, dealt: StepAssignment, number: int) -> Callable[[int], float]:
+        """Return what says the learning rate of step `number` by the records in its gradient."""
         self.first_records = self.first_records or dealt.size
-        rule, rate = self._job.sync.learning_rate_rule, self._job.learning_rate
+        factor = 1.0 if self._schedule is None else self._schedule.factor(number)
+        rule, rate = self._job.sync.learning_rate_rule, self._job.learning_rate * factor
         return lambda records: scale_learning_rate(rule, rate, records, self.first_records)
 
     def _announce(self, step: int, retune: Retune, before: Batches, ledger: RoundTotals) -> None:

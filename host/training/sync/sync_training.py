@@ -364,7 +364,7 @@ class SyncTraining:
         records = {work.device: len(work.records) for work in dealt.works}
         expected = batches.expected.of_step(records, batches.tuner.slowdowns)
         sending = self._transfers.policy.tuner.sending(number)
-        return self._stepper.begin(number, dealt, self._rate_of(dealt), probes, expected, sending)
+        return self._stepper.begin(number, dealt, self._rate_of(dealt, number), probes, expected, sending)
 
     def _nobody_returned(self, number: int, result: StepResult) -> bool:
         """Note a step from which nobody returned; what all had sent in full before they were lost is applied.
@@ -388,9 +388,9 @@ class SyncTraining:
         epochs = (job.rounds - progress.rounds) * job.epochs - progress.epochs - 1
         return self._batches.sampler.steps_left(batches, max(0, epochs))
 
-    def _rate_of(self, dealt: StepAssignment) -> Callable[[int], float]:
-        """Return what says the learning rate of a step by the records in its gradient."""
-        return self._batches.rate_of(dealt)
+    def _rate_of(self, dealt: StepAssignment, number: int) -> Callable[[int], float]:
+        """Return what says the learning rate of step `number` by the records in its gradient."""
+        return self._batches.rate_of(dealt, number)
 
     def _add(self, number: int, result: StepResult, sending: TransferSettings, wall_seconds: float) -> None:
         """Write a step down."""

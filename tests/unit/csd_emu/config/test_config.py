@@ -137,7 +137,7 @@ def test_a_job_that_cannot_be_is_refused_by_its_key(tmp_path: Path, subtests: py
         ({"data": {}}, "data.source: is missing; add it"),
         ({"mode": "async"}, "mode: Input should be 'federated' or 'sync'"),
         ({"strategy": "fedavgg"}, "strategy: strategy 'fedavgg' is not known; did you mean 'fedavg'?"),
-        ({"strategy": "sgd"}, "choose one of: fedadam, fedavg, fednova, fedprox"),
+        ({"strategy": "sgd"}, "choose one of: fedadagrad, fedadam, fedavg, fedbn"),
         ({"strategy": 5}, "strategy: must be a name, or a mapping with one"),
         ({"strategy": {"mu": 1}}, "strategy: must be a name, or a mapping with one"),
         ({"strategy": {"name": "fedprox", "muu": 1}}, "strategy.muu: unknown key; did you mean 'mu'?"),

@@ -18,7 +18,7 @@ from firmware_agent.common.slices import Array, make_slice
 from firmware_agent.common.wire import encode, unpack
 from host.config.job_file import JobConfig
 from host.config.participation import ParticipationSection, choose_devices
-from host.core.evaluation import Evaluator
+from host.core.evaluation import Evaluator, Structure
 from host.core.failures import Failures
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.fleet.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -56,6 +56,7 @@ class Run:
         exchange = RoundExchange(
             config, JOB, cast(Fleet, self.fleet), lambda: self.existing, self.on_event, failures=self.failures
         )
+        self.exchange = exchange
         judge = cast(Evaluator, self.evaluator)
         self.training = FederatedTraining(config, order, exchange, self.accountant, judge)
 
@@ -72,6 +73,11 @@ class Run:
     @property
     def weights(self) -> Mapping[str, Array]:
         return self.training.weights
+
+
+class FrozenEvaluator(FakeEvaluator):
+    def structure(self) -> Structure:
+        return Structure(("w",), ("n",), {})
 
 
 def training(*drives: FakeDrive, **job: Any) -> tuple[Run, Records]:
@@ -104,6 +110,31 @@ async def test_weights_move_by_the_mean_of_the_drives_weighted_by_samples() -> N
     assert [record.round for record in rounds] == [1, 2, 3]
     for drive in drives:
         assert sum(isinstance(frame, Job) for frame in drive.frames) == 1  # the model is built once
+
+
+async def test_frozen_weights_stay_to_the_bit_whatever_comes_back() -> None:
+    drives = FakeDrive("csd-00", samples=10, step=1.0), FakeDrive("csd-01", samples=30, step=5.0)
+    run, _ = training(*drives, rounds=3, freeze=["b"], evaluator=FrozenEvaluator())
+    await run.run()
+    assert not run.weights["b"].any()
+    assert set(run.weights["w"].flat) == {12.0}
+    assert run.weights["n"] == 12
+
+
+async def test_a_rounds_learning_rate_goes_with_its_task() -> None:
+    for rate, told in ((lambda number: 0.5**number, [0.5, 0.25, 0.125]), (lambda _: None, [None] * 3)):
+        drive = FakeDrive("csd-00")
+        run, _ = training(drive, rounds=3)
+        run.exchange.learning_rate = rate
+        await run.run()
+        assert [frame.learning_rate for frame in drive.frames if isinstance(frame, Train)] == told
+
+
+async def test_weights_cross_in_the_jobs_precision() -> None:
+    run, _ = training(FakeDrive("csd-00"), precision="float64", rounds=1)
+    assert run.weights["w"].dtype == np.float64
+    await run.run()
+    assert {array.dtype for array in run.weights.values()} == {np.dtype("f8"), np.dtype("i8")}
 
 
 async def test_what_a_round_records() -> None:

@@ -164,7 +164,7 @@ def test_an_optimiser_that_is_not_known_to_work_tensor_by_tensor_keeps_a_barrier
 
 def test_what_does_not_work_is_named_with_its_remedy(subtests: pytest.Subtests) -> None:
     for name, arguments, match in [
-        ("adamw", {}, "torch.optim has no 'adamw'; did you mean 'AdamW'"),
+        ("adamww", {}, "torch.optim has no 'adamww'; did you mean 'AdamW'"),
         ("Adamm", {}, "did you mean 'Adam'"),
         ("Optimizer", {}, "torch.optim has no 'Optimizer'"),
         ("zzz", {}, "there are: ASGD, .*SGD"),

@@ -21,7 +21,8 @@ from host.config.job_file import JobConfig
 from host.core.sampling.strata import FIRST_ROUND, FIRST_STAGES, ROUND_STAGES, STAGES, START, STEADY, Stratum
 from host.core.tensor_sums import Scan
 from host.training.accounting import DeviceReport
-from host.training.round_exchange import RoundAnswer, Visited
+from host.training.round_exchange import Visited
+from host.training.rounds.round_answer import RoundAnswer
 from host.training.sampling.round_parts import RoundPart, split_into_frames
 from host.training.sampling.step_counter import StepCounter
 from host.training.sync.exchange.step_extension import DeviceOutcome, StepWork

@@ -132,7 +132,7 @@ async def test_a_drive_that_is_lost_over_a_huge_gradient_leaves_nothing_of_it() 
 async def test_when_all_diverge_the_run_ends_with_advice(lie: dict[str, Any]) -> None:
     drives = [Liar(name, 3, **lie) for name in HONEST]
     run = SyncRun(*drives, records=60, learning_rate=2.5)
-    advice = r"lower learning_rate \(it is 2.5\), raise batch_size \(it is 4\), or clip gradients: sync.clip_norm"
+    advice = r"lower learning_rate \(it is 2.5\), raise batch_size \(it is 4\), or clip gradients: clip_norm"
     with pytest.raises(Diverged, match=rf"step 3: .*on all drives.*{advice}"):
         await run.run()
     assert all(np.isfinite(array).all() for array in run.training.weights.values())

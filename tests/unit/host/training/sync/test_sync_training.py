@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -343,6 +345,23 @@ async def test_a_recovery_is_seen_when_the_run_has_become_longer_than_it_was_pla
     down, up = (retune for record in rounds for retune in record.retunes)
     assert 45 < up.step <= 49
     assert up.after == down.before
+
+
+@pytest.mark.parametrize("rule", ["linear", "constant"])
+async def test_a_schedule_multiplies_the_rate_of_the_rule_by_step(rule: str) -> None:
+    keys: dict[str, Any] = {"sync": {"round_steps": 3, "learning_rate_rule": rule}, "rounds": 2}
+    plain = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), **keys)
+    scheduled = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), schedule="cosine", **keys)
+    before, after = [[step for record in await run.run() for step in record.steps] for run in (plain, scheduled)]
+    assert len(after) == 6
+    for number, (one, other) in enumerate(zip(before, after, strict=True)):
+        factor = (1 + math.cos(math.pi * number / 6)) / 2
+        assert other.learning_rate == pytest.approx(one.learning_rate * factor)
+
+
+async def test_a_scheduled_run_that_is_resumed_ends_as_it_would_have() -> None:
+    keys: dict[str, Any] = {"sync": {"round_steps": 3}, "rounds": 4, "schedule": {"name": "step", "every": 4}}
+    await assert_resumes(lambda: SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), **keys))
 
 
 @pytest.mark.slow

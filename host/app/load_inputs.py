@@ -1,4 +1,4 @@
-"""What a job learns: its data set with the field that the model takes, and its loss."""
+"""Inputs of a job, loaded: its data set, loss, metrics and model, and who holds which records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.losses.objective import ObjectiveSpec
@@ -14,8 +16,15 @@ from host.config.job_file import JobConfig
 from host.config.plugins.kinds import LOSS
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import BuiltInSection, UserSection
+from host.config.resolve import NO_PLUGINS, Plugins
 from host.core.datasets import Dataset, load_dataset
+from host.core.device_time import find_cycles, find_models
+from host.core.evaluation import Evaluator
 from host.core.learning.default_objective import default_objective, with_loss
+from host.core.learning.initial_weights import ModelStart
+from host.fleet.shards import deal_out
+from host.policies.metrics import make_metrics
+from host.training.job_inputs import JobInputs
 
 
 def load_job_dataset(job: JobConfig) -> Dataset:
@@ -68,3 +77,42 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
             f"{found.loss.name}, of {dataset.name}; leave placement out"
         )
     return found
+
+
+def make_inputs(
+    config: ArrayConfig,
+    job: JobConfig,
+    spec: ShippedCode,
+    store: CalibrationStore,
+    dataset: Dataset,
+    evaluator: Evaluator | None = None,
+    plugins: Plugins = NO_PLUGINS,
+) -> JobInputs:
+    """Return a job with its data, its model, and what its steps cost on devices whose seconds are modelled.
+
+    Args:
+        config: the array.
+        job: what it trains.
+        spec: the job's model.
+        store: the calibration tables.
+        dataset: the job's.
+        evaluator: of the model, if it is built already.
+        plugins: the user's own loss, metrics and deal of records.
+
+    Raises:
+        CalibrationError: the array's clock needs a table that is missing.
+        DataError: the records cannot be dealt out as the job says.
+        ModelError: the model cannot be built, or does not take the data.
+    """
+    models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
+    objective = choose_objective(job, dataset, plugins.loss)
+    metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
+    judge = evaluator or Evaluator(
+        spec, dataset, job.seed, objective, metrics, ModelStart(job.initial_weights, tuple(job.freeze))
+    )
+    if job.target is not None and "accuracy" not in judge.figures:
+        told = "has no class numbers, or the model no logit for each"
+        raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")
+    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed, plugins.partition)
+    more: dict[str, Any] = {"cycles": cycles, "optimizer": plugins.optimizer}
+    return JobInputs(config, job, spec, dataset, objective, dealt, judge, models, **more)

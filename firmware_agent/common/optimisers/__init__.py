@@ -1,0 +1,1 @@
+"""Optimisers of drives and host: classes of `torch.optim`, and those of the user's own."""
