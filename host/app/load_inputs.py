@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from csd_emu.config.array_file import ArrayConfig
@@ -33,7 +32,7 @@ def load_job_dataset(job: JobConfig) -> Dataset:
     Raises:
         DataError: it cannot be read.
     """
-    return replace(load_dataset(job.data.source, job.seed), input_name=job.data.input)
+    return load_dataset(job.data.source, job.seed, job.data.input)
 
 
 def plain_options(kind: str, options: Mapping[str, Any]) -> dict[str, int | float | str | bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from typing import Any
 
@@ -170,8 +170,10 @@ def synthetic_source(shape: Shape, classes: int, count: int = _SYNTHETIC_IMAGES)
 SOURCES: dict[str, Callable[[int], Dataset]] = {"digits": load_digits}
 
 
-def load_dataset(source: str, seed: int) -> Dataset:
-    """Return the data set called `source`; the split into training and held-out records depends on `seed` alone.
+def load_dataset(source: str, seed: int, input_name: str | None = None) -> Dataset:
+    """Return the data set called `source`, of which the model takes the field `input_name`; None for the usual one.
+
+    The split into training and held-out records depends on `seed` alone.
 
     What the makers of the user's own records held out is held out, else a fifth.
 
@@ -181,8 +183,10 @@ def load_dataset(source: str, seed: int) -> Dataset:
     """
     check_source(source, "data.source")
     if source.startswith(SYNTHETIC):
-        return make_synthetic(*_parse_synthetic(source, "data.source"), seed)
-    return SOURCES[source](seed) if source in SOURCES else _split(source, *open_named(source), seed)
+        found = make_synthetic(*_parse_synthetic(source, "data.source"), seed)
+    else:
+        found = SOURCES[source](seed) if source in SOURCES else _split(source, *open_named(source), seed)
+    return replace(found, input_name=input_name)
 
 
 def check_source(source: str, where: str) -> None:

@@ -108,8 +108,9 @@ async def start_array(
         CsdError: a device did not come up; the caller sweeps.
     """
     devices, run = request.config.list_nodes(), request.run
-    dataset = await asyncio.to_thread(load_dataset, request.data.source, request.seed)
-    shards = devices, request.data, request.seed, folder / DEVICES, dataset, request.among, request.dealt
+    data = request.data
+    dataset = await asyncio.to_thread(load_dataset, data.source, request.seed, data.input)
+    shards = devices, data, request.seed, folder / DEVICES, dataset, request.among, request.dealt
     records = await asyncio.to_thread(write_shards, *shards)
     deployment = deployment_folder(request.config)
     authority = await asyncio.to_thread(_authority, request.config, deployment)
