@@ -46,6 +46,7 @@ SECONDS: dict[str, float] = {
     "tests/vm/test_image.py": 85,
     "tests/vm/test_vm_board_fidelity.py": 240,
     "tests/vm/test_vm_clocks.py": 90,
+    "tests/vm/test_vm_examples.py": 320,
     "tests/vm/test_vm_faults.py": 55,
 }
 # What begins so is tested by files of these names. The longest beginning counts; a test's own file always does.
@@ -62,7 +63,7 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "csd_emu/engines/remote/": ("test_drive_install", "test_remote_*", "test_vm_hypervisors"),
     "csd_emu/engines/shaping/": ("test_shaped_link", "test_vm_throttles"),
     "docs/": ("test_documentation",),
-    "examples/": ("test_documentation", "test_plugins", "test_pipelines"),
+    "examples/": ("test_documentation", "test_plugins", "test_pipelines", "test_drive_examples", "test_vm_examples"),
     "examples/ci/": ("test_pipelines",),
     "firmware_agent/": ("test_native_run", "test_sync_run", "test_resume", "test_vm_run", "test_vm_sync*"),
     "firmware_agent/faults/": ("test_inject", "test_vm_faults", "test_vm_throttles"),
@@ -80,6 +81,11 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/policies/selection/": ("test_planned_run", "test_vm_planner"),
     "host/policies/metrics/": ("test_own_task", "test_native_run"),
     "host/policies/schedules/": ("test_own_optimizer", "test_native_run"),
+    "firmware_agent/common/clients/": ("test_own_client", "test_vm_examples"),
+    "firmware_agent/common/optimisers/": ("test_own_optimizer",),
+    "host/training/rounds/": ("test_own_client", "test_native_run"),
+    "host/core/readers/": ("test_own_data",),
+    "csd_lab/bench/drive/": ("test_drive_examples",),
     "firmware_agent/common/losses/": ("test_own_task", "test_native_run", "test_vm_sync*"),
     "firmware_agent/common/datafiles/": ("test_own_task", "test_remote_*"),
     "host/policies/split/": ("test_placement_run", "test_cutting", "test_vm_placement"),

@@ -47,6 +47,7 @@ BENCHES = {
     **dict.fromkeys(("deploy", "deploy_wide"), "deployments"),
     **dict.fromkeys(("compose", "ci_gate", "pytest_warm"), "pipelines"),
     "api": "python_api.bench_api",
+    "drive": "drive.bench_drive",
     "hostile": "security.hostile_runs",
     "overhead": "training.noop_rounds",
     "fuzz": "security.bench_fuzz",

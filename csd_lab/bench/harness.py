@@ -34,7 +34,7 @@ from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.shipped_code import ShippedCode
 from host.app.prepare import RunRequest, prepare_run
-from host.app.training_run import make_participants, make_sync_training
+from host.app.training_run import make_participants, make_sync_training, round_frame
 from host.config.job_file import DEFAULT_DATA, JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import load_dataset
@@ -217,8 +217,9 @@ class RunningDrives:
                 participants = make_participants(request, self.fleet, self.list_existing, on_event)
                 yield make_sync_training(request, participants, accountant, faults, guide=guide)
                 return
-            frame = job_frame(request.job, request.spec, request.objective, request.proximal)
-            exchange = RoundExchange(request.job, frame, self.fleet, self.list_existing, on_event, faults.before_task)
+            exchange = RoundExchange(
+                request.job, round_frame(request), self.fleet, self.list_existing, on_event, faults.before_task
+            )
             names = self.names if among is None else list(among)
             yield FederatedTraining(request.job, names, exchange, accountant, request.evaluator)
 

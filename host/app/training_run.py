@@ -206,7 +206,7 @@ class TrainingRun:
             self._counter = make_counter(request, machines, accountant, on_event)
             names = [device.name for device in request.config.list_devices()]
             exchange = RoundExchange(
-                *(request.job, _round_frame(request), self._fleet, self._list_existing, on_event),
+                *(request.job, round_frame(request), self._fleet, self._list_existing, on_event),
                 *(faults.before_task, self._failures),
             )
             exchange.learning_rate = request.round_rate
@@ -263,7 +263,7 @@ def make_counter(
         for node, private in zip(nodes, dealt.private, strict=True)
         if node.name in sampled
     }
-    frame = _step_frame(request) if sync else _round_frame(request)
+    frame = _step_frame(request) if sync else round_frame(request)
     return StepCounter(frame, request.job, machines, own, accountant.time.competitor, on_event)
 
 
@@ -324,7 +324,7 @@ def _make_model(request: RunRequest) -> TrainedModel:
     return TrainedModel(weights, structure, optimiser, _norm_sums(request))
 
 
-def _round_frame(request: RunRequest) -> Job:
+def round_frame(request: RunRequest) -> Job:
     """Return the frame that tells a drive what it trains in rounds."""
     frame = job_frame(request.job, request.spec, request.objective, request.proximal, optimizer=request.optimizer)
     return frame if request.contract is None else request.contract.added_to(frame)
