@@ -78,7 +78,8 @@ def test_a_strategy_stays_where_no_drive_moves(name: str) -> None:
     strategy, before = strategy_of(name), weights(np.random.default_rng(1))
     parts = [Contribution(before, 5, 3) for _ in range(strategy.least_contributions)]
     after = strategy.aggregate(before, parts)
-    assert all(np.allclose(after[key], before[key], rtol=1e-6) for key in before)
+    noise = 0.5 if name == "private_fedavg" else 0.0  # five times its standard deviation
+    assert all(np.allclose(after[key], before[key], rtol=1e-6, atol=noise) for key in before)
 
 
 @every(STRATEGY)

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import torch
 import yaml
+from safetensors.numpy import load_file
 from torch import nn
 
 from csd_emu.util.deadline import Deadline
@@ -34,6 +35,8 @@ from csd_lab.bench.harness import (
     temporary_folder,
 )
 from firmware_agent.common.frames.session_frames import Code, Job
+from firmware_agent.common.losses.objective import Objective
+from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode, load_code
 from host.app.prepare import RunRequest, prepare_run
 from host.config.resolve import resolve_run
@@ -74,7 +77,9 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
     Figures: `examples_passed`: share of the nine examples that train and lower their loss, on native drives; the tests
     run them on virtual machines too. `longest_example_lines` of Python. `scaffold_difference`: the larger of the
     built-in and the hand-written SCAFFOLD's differences to plain torch after five rounds on four unequal shards, over
-    the largest weight, in float64. `hook_over_bare`: records per second of the guest's clock of a client program with
+    the largest weight, in float64. `lm_gradient_difference`: of one synchronous step of the language model over all
+    its records on four native drives of two kinds, the gradient's largest difference to one process's, over the
+    largest; float64. `hook_over_bare`: records per second of the guest's clock of a client program with
     a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`: (max - min) / mean of
     a drive's counted seconds over rounds of the same work, of the client program and of the language model.
     `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel, beyond those
@@ -88,6 +93,7 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
         figures["examples_passed"] = sum(passed.values()) / len(passed)
         figures["longest_example_lines"] = float(max(_lines(root / name) for name in EXAMPLES))
         figures["scaffold_difference"] = scaffold_difference(root / "scaffold" / "scaffold.py", bench.seed)
+        figures["lm_gradient_difference"] = lm_gradient_difference(folder / "language-model")
         if not quick:
             measured, more = _measure_hook(bench, folder)
             figures |= measured
@@ -121,6 +127,38 @@ def scaffold_difference(example: Path, seed: int) -> float:
     )
 
 
+def lm_gradient_difference(folder: Path) -> float:
+    """Return how far the gradient of four drives is from that of one process; `folder` has the example."""
+    records = 320  # a fifth is held out, a quarter of the others is a drive's
+    model = (folder / "language.py").read_text(encoding="utf-8").replace("return 256", f"return {records}")
+    (folder / "language.py").write_text(model, encoding="utf-8")
+    job = {
+        **{"model": "language.py:Transformer", "data": {"source": "language.py:Sequences"}, "loss": "next_token"},
+        **{"mode": "sync", "batch_size": records // 5, "rounds": 1, "sync": {"round_steps": 1}},
+        **{"precision": "float64", "momentum": 0, "learning_rate": 1.0},
+    }
+    (folder / "one-step.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
+    kinds = [{"profile": profile, "count": 2} for profile in ("newport", "generic-a53")]
+    array = {"name": "one-step", "engine": "native", "devices": kinds}
+    (folder / "four.yaml").write_text(yaml.safe_dump(array), encoding="utf-8")
+    prepared = prepare_run(resolve_run(folder / "one-step.yaml", folder / "four.yaml"))
+    _run(folder, "one-step.yaml", "four.yaml", "one-step")
+    (after,) = folder.glob("one-step/*/model.safetensors")
+    stepped = load_file(after)
+    torch.manual_seed(0)
+    alone = build_model(prepared.spec).train().double()
+    objective = Objective.of_spec(prepared.objective, "float64")
+    batch = prepared.dataset.fields
+    objective.loss_of(alone(objective.inputs(batch)), batch).backward()  # type: ignore[no-untyped-call]
+    pairs = [
+        (parameter.grad.numpy(), parameter.detach().numpy() - stepped[name])
+        for name, parameter in alone.named_parameters()
+        if parameter.grad is not None
+    ]
+    most = max(float(np.abs(gradient).max()) for gradient, _ in pairs)
+    return max(float(np.abs(gradient - ours).max()) for gradient, ours in pairs) / most
+
+
 def _lines(folder: Path) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.py"))
 
@@ -129,15 +167,18 @@ def _passes(source: Path, folder: Path, bench: Bench) -> bool:
     """Return whether an example trains as it ships; it is copied to `folder`."""
     bench.progress.stage(f"train the example {source.name}")
     shutil.copytree(source, folder)
-    program = str(Path(sys.executable).parent / "csd-emu")
-    command = [program, "run", "job.yaml", "--array", "array.yaml", "--runs", "runs"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
-    if done.returncode:
+    if _run(folder, "job.yaml", "array.yaml", "runs"):
         return False
     (records,) = folder.glob("runs/*/records.jsonl")
     lines = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
     losses = [line["test_loss"] for line in lines if line.get("kind") == "round"]
     return bool(losses[-1] < losses[0])
+
+
+def _run(folder: Path, job: str, array: str, runs: str) -> int:
+    """Run a job in a folder as a user does, and return the exit code."""
+    command = [str(Path(sys.executable).parent / "csd-emu"), "run", job, "--array", array, "--runs", runs]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
 
 
 def _request(bench: Bench, folder: Path, changes: Mapping[str, Any]) -> RunRequest:
