@@ -220,8 +220,9 @@ class RunningDrives:
             exchange = RoundExchange(
                 request.job, round_frame(request), self.fleet, self.list_existing, on_event, faults.before_task
             )
-            names = self.names if among is None else list(among)
-            yield FederatedTraining(request.job, names, exchange, accountant, request.evaluator)
+            exchange.learning_rate = request.round_rate
+            names, plugin = self.names if among is None else list(among), request.plugins.strategy
+            yield FederatedTraining(request.job, names, exchange, accountant, request.evaluator, plugin)
 
 
 async def measure(session: DeviceSession, bare: bool = False) -> Measured:

@@ -16,12 +16,13 @@ from firmware_agent.common.slices import Array, cut_slices, tensor_specs
 from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.wire import encode, pack
 from host.app.prepare import RunRequest
+from host.app.training_run import round_frame
 from host.config.participation import choose_devices
 from host.core.records import DeviceRound, DeviceStep, RoundRecord, StepRecord
 from host.core.sampling.sampled_steps import round_sizes
 from host.core.tensor_sums import round_weights, weighted_mean
 from host.fleet.device_session import DeviceSession
-from host.training.round_exchange import job_frame, prepare_device
+from host.training.round_exchange import prepare_device
 
 WATCHDOG_SECONDS = 3600.0
 
@@ -197,7 +198,7 @@ async def record_federated(request: RunRequest, sessions: Mapping[str, DeviceSes
         request: of the job.
         sessions: device -> its session.
     """
-    job, frame = request.job, job_frame(request.job, request.spec, request.objective, request.proximal)
+    job, frame = request.job, round_frame(request)
     for session in sessions.values():
         await prepare_device(session, frame, Deadline(WATCHDOG_SECONDS))
     weights, passes = request.evaluator.initial_weights(), []

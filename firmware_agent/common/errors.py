@@ -93,7 +93,7 @@ class UserCodeFailed(CsdError):
     """Raised when code of the user's failed while a run went on.
 
     Attributes:
-        code: what it is: ``model``, ``data set``, ``strategy``, ``tuner``.
+        code: what it is: ``model``, ``data set``, ``strategy``, ``tuner``, ``client program``.
         error: type and message of what it raised; empty if it raised nothing.
         traceback: of that, folded (see `firmware_agent.common.folded_traceback`); empty where the error was raised
             here, and is the cause of this one.

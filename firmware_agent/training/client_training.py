@@ -46,7 +46,7 @@ class ClientTraining:
         """
         self._program = ClientProgram.load(code)
         self._loaded, self._make_optimizer, self._seed, self._stopwatch = loaded, make_optimizer, seed, stopwatch
-        self._state: dict[str, Any] = {}
+        self._state: dict[str, Array] = {}
 
     def train(self, job: Job, task: Train, received: Mapping[str, Array]) -> LocalPass:
         """Have the program train for a round.
@@ -61,8 +61,8 @@ class ClientTraining:
             ModelError: what the program returned cannot be taken.
             BaseException: what it raised.
         """
-        if kept := {name.removeprefix(STATE): _tensor(a) for name, a in received.items() if name.startswith(STATE)}:
-            self._state = kept
+        if given := {name.removeprefix(STATE): a for name, a in received.items() if name.startswith(STATE)}:
+            self._state = given
         loaded, size = self._loaded, int(task.config.get("batch_size", job.batch_size))
         records = ClientRecords(
             loaded.take,
@@ -73,20 +73,22 @@ class ClientTraining:
             *(task.round, loaded.model, loaded.objective, records, (task.epochs, size)),
             *(partial(self._make_optimizer, task.learning_rate), self._stopwatch),
         )
-        state = dict(self._state)  # of a round that fails nothing is kept
+        state = {name: _own(array) for name, array in self._state.items()}  # of a round that fails nothing is kept
+        loaded.model.train()
+        loaded.model.zero_grad(set_to_none=True)
         extras = {name.removeprefix(EXTRA): a for name, a in received.items() if name.startswith(EXTRA)}
         self._stopwatch.mark()
         reply = self._program.run(begun, round_config(job, task), extras, state)
-        self._check(job, reply)
+        reply = self._checked(job, reply)
         kept_arrays = self._program.state_arrays(state, loaded.model)
         self._stopwatch.lap("update")
-        self._state = state
+        self._state = {name: array.copy() for name, array in kept_arrays.items()}
         loss = reply.metrics.get("loss", begun.mean_loss)
         tensors = {STATE + name: array for name, array in kept_arrays.items()}
         return LocalPass(begun.samples, begun.steps, loss, begun.read_bytes, reply=reply, state=tensors)
 
-    def _check(self, job: Job, reply: ClientReply) -> None:
-        """Return if the reply has the tensors that the program returned in a trial on the host."""
+    def _checked(self, job: Job, reply: ClientReply) -> ClientReply:
+        """Return the reply in the order of the trial on the host, if it has the tensors and numbers of that."""
         found = {spec.name: spec for spec in tensor_specs(reply.arrays)}
         wanted = {spec.name: spec for spec in job.returns}
         for name in wanted | found:
@@ -96,6 +98,13 @@ class ClientTraining:
                     f"client {self._program.name!r}: returned {name.removeprefix(EXTRA)} as {told}, in its trial on "
                     f"the host as {due}; return the same names, shapes and dtypes in each round"
                 )
+        if job.returns and (new := [name for name in reply.metrics if name not in job.metrics]):
+            raise ModelError(
+                f"client {self._program.name!r}: returned the number {new[0]}, and not so in its trial on the host; "
+                "return the same names in each round"
+            )
+        order = [spec.name.removeprefix(EXTRA) for spec in job.returns if spec.name.startswith(EXTRA)]
+        return reply._replace(extras={name: reply.extras[name] for name in order or reply.extras})
 
 
 def _describe(spec: TensorSpec | None) -> str:
@@ -113,5 +122,6 @@ def round_config(job: Job, task: Train) -> dict[str, int | float | str | bool]:
     return {**settings, "epochs": task.epochs, "round": task.round, **task.config}
 
 
-def _tensor(array: Array) -> torch.Tensor:
-    return torch.from_numpy(array.copy())
+def _own(array: Array) -> torch.Tensor | float:
+    """Return what a program gets of its state: a number as one, a tensor that is its own to change."""
+    return array.item() if array.ndim == 0 else torch.from_numpy(array.copy())

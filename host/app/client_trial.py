@@ -11,7 +11,14 @@ import torch
 
 from firmware_agent.common.clients.client_program import ClientProgram, ClientReply
 from firmware_agent.common.clients.client_round import ClientRecords, ClientRound
-from firmware_agent.common.errors import ConfigurationError, CsdError, ModelError, user_errors
+from firmware_agent.common.errors import (
+    ConfigurationError,
+    CsdError,
+    ModelError,
+    PluginError,
+    PluginFailed,
+    user_errors,
+)
 from firmware_agent.common.frames.session_frames import Code
 from firmware_agent.common.losses.objective import Objective
 from firmware_agent.common.models import build_model
@@ -76,12 +83,24 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
     """
     job, code = inputs.job, shipped_code(CLIENT, inputs.job.client, plugins.client)
     if (needed := getattr(strategy, "client", None)) is not None:
+        if code is None and ":" in str(needed):
+            raise ConfigurationError(f"client: strategy {job.strategy.name} needs one; write client: {needed}")
         code = code or ShippedCode(str(needed))
         if code.name.rpartition("/")[2] != needed:
             raise ConfigurationError(
                 f"client: strategy {job.strategy.name} needs the client program {needed!r}, and the job names "
                 f"{code.name!r}; name that one, or leave client out"
             )
+    if code is not None and getattr(strategy, "counts_steps", False):
+        raise ConfigurationError(
+            f"strategy {job.strategy.name}: weighs updates by the steps of the drives' own loop, and those of a client "
+            "program are its own word; choose another strategy, or leave client out"
+        )
+    if code == ShippedCode("scaffold") and not job.by_sgd:
+        raise ConfigurationError(
+            f"client scaffold: takes its control variates from steps of SGD, and optimizer is "
+            f"{job.chosen_optimiser.name}; leave optimizer out"
+        )
     if code is None and not hasattr(strategy, "configure"):
         return None
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
@@ -105,14 +124,17 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
                 f"client {code.name!r} does not fit strategy {job.strategy.name}: {told}"
             ) from error
     sent = Code(code.name, code.source, dict(code.arguments))
-    return ClientContract(sent, tuple(tensor_specs(reply.arrays)))
+    return ClientContract(sent, tuple(tensor_specs(reply.arrays)), tuple(reply.metrics))
 
 
 def _configure(inputs: JobInputs, strategy: Any, drives: list[str], has_client: bool) -> dict[str, Instruction]:
     if not hasattr(strategy, "configure"):
         return dict.fromkeys(drives, AS_USUAL)
-    said = strategy.configure(1, {device: DriveHistory(device, _RECORDS) for device in drives})
-    return read_instructions(said, drives, inputs.job.strategy.name, has_client)
+    try:
+        said = strategy.configure(1, {device: DriveHistory(device, _RECORDS) for device in drives})
+        return read_instructions(said, drives, inputs.job.strategy.name, has_client)
+    except PluginFailed as error:
+        raise PluginError(str(error)) from error
 
 
 def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> ClientReply:
@@ -169,6 +191,7 @@ def _within(call: Callable[[], T], name: str) -> T:
         raise raised[0]
     if not returned:
         raise ConfigurationError(
-            f"client {name!r}: has not returned from a trial on two records after {_SECONDS:.0f} s"
+            f"client {name!r}: has not returned from a trial on two records after {_SECONDS:.0f} s; is there a loop "
+            "that does not end?"
         )
     return returned[0]

@@ -297,7 +297,8 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
         make_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
     strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
-    if config.clock == SAMPLED and (job.client is not None or hasattr(strategy, "configure")):
+    contract = try_client(inputs, plugins, strategy)
+    if config.clock == SAMPLED and (contract is not None or hasattr(strategy, "configure")):
         raise ConfigurationError(
             f"clock: sampled: counts steps of the built-in loop, and strategy {job.strategy.name} or a client program "
             "says to each drive what it does; use the clock counted"
@@ -307,7 +308,7 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
         expected=expected,
         plugins=plugins,
         proximal=strategy.proximal,
-        contract=try_client(inputs, plugins, strategy),
+        contract=contract,
         schedule=make_schedule(job.schedule, plugins.schedule, job.rounds),
         host_table=store.find(inputs.spec, inputs.shape, config.host.profile),
     )

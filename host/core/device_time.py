@@ -258,9 +258,13 @@ def batch_counts(samples: int, epochs: int, batch_size: int) -> dict[int, int]:
 
 def micro_batch_counts(records: int, micro_batch: int) -> dict[int, int]:
     """Return batch size -> steps of a gradient over `records`, computed in equal parts of at most `micro_batch`."""
-    parts = -(-records // micro_batch)
-    small, larger = divmod(records, parts)
-    return {size: count for size, count in {small + 1: larger, small: parts - larger}.items() if count}
+    return equal_batches(records, -(-records // micro_batch))
+
+
+def equal_batches(records: int, batches: int) -> dict[int, int]:
+    """Return batch size -> how many, of so many records in batches whose sizes differ by one at the most."""
+    small, larger = divmod(records, max(1, batches))
+    return {size: count for size, count in {small + 1: larger, small: batches - larger}.items() if size and count}
 
 
 def gradient_seconds(model: StepModel, batches: Mapping[int, int]) -> PhaseSeconds:

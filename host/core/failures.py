@@ -23,7 +23,7 @@ STOP, CONTINUE = "stop", "continue"
 # Failures that are told apart; further ones are counted together.
 MOST_FAILURES = 32
 # Kinds of the user's code; any other kind says itself what it is.
-CODE = ("model", "data set", "strategy", "tuner")
+CODE = ("model", "data set", "strategy", "tuner", "client program")
 OTHER = "other failures"
 
 

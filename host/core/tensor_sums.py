@@ -231,9 +231,10 @@ class Norms(NamedTuple):
     norm: float = 0.0
     buffer_norm: float = 0.0
     count_norm: float = 0.0
+    extra_norm: float = 0.0
 
 
-UNLIMITED = Norms(math.inf, math.inf, math.inf)
+UNLIMITED = Norms(math.inf, math.inf, math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -252,22 +253,22 @@ class Scan:
 def scan_update(weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
     """Look at new weights once; `start` are those that the drive was sent, `buffers` names what is not trained.
 
-    What the drive was not sent is looked at for values that are no finite numbers alone.
+    What the drive was not sent is the algorithm's own: its norm is taken as it is.
     """
-    trained = floating = counts = 0.0
+    trained = floating = counts = extras = 0.0
     for name, array in weights.items():
         finite, total = squares(array, start.get(name))
         if not finite:
             return Scan(UNLIMITED, name)
         if name not in start:
-            continue
-        if name not in buffers:
+            extras += total
+        elif name not in buffers:
             trained += total
         elif np.issubdtype(array.dtype, np.floating):
             floating += total
         else:
             counts += total
-    return Scan(Norms(math.sqrt(trained), math.sqrt(floating), math.sqrt(counts)))
+    return Scan(Norms(*map(math.sqrt, (trained, floating, counts, extras))))
 
 
 def first_not_finite(arrays: Mapping[str, Array]) -> str:

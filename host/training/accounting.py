@@ -33,7 +33,15 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.send_queue import TransferSettings
-from host.core.device_time import WALL, CountedCycles, DeviceTime, StepModel, batch_counts, micro_batch_counts
+from host.core.device_time import (
+    WALL,
+    CountedCycles,
+    DeviceTime,
+    StepModel,
+    batch_counts,
+    equal_batches,
+    micro_batch_counts,
+)
 from host.core.records import DeviceRound
 
 
@@ -50,6 +58,7 @@ class DeviceReport:
         sent_bytes: host to device.
         received_bytes: device to host.
         micro_batch: of one synchronous step: so many records were computed at a time; None of a federated round.
+        by_program: whether a client program trained, which takes batches as it likes.
     """
 
     device: str
@@ -60,13 +69,17 @@ class DeviceReport:
     sent_bytes: int
     received_bytes: int
     micro_batch: int | None = None
+    by_program: bool = False
 
     @property
     def batches(self) -> dict[int, int]:
         """Batch size -> how many batches of it were computed."""
         if self.micro_batch is not None:
             return micro_batch_counts(self.trained.samples, self.micro_batch)
-        return batch_counts(self.trained.samples, self.epochs, self.batch_size)
+        usual = batch_counts(self.trained.samples, self.epochs, self.batch_size)
+        if not self.by_program or sum(usual.values()) == self.trained.steps:
+            return usual
+        return equal_batches(self.trained.samples, self.trained.steps)
 
 
 @dataclass(frozen=True)

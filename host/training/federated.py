@@ -190,6 +190,7 @@ class FederatedTraining:
     def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
         """Return the new weights, and the first of them that is not finite; empty if all are."""
         weights = self._strategy.strategy.aggregate(self.weights, contributions)
+        weights |= {name: weights[first] for name, first in self._structure.tied.items() if first in weights}
         if self._job.freeze:  # a mean of equal values may be rounded
             weights = weights | {name: self.weights[name] for name in self._structure.frozen(self.weights)}
         return weights, first_not_finite(weights)

@@ -12,6 +12,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
+import msgspec
+
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.clients.client_program import STATE
@@ -32,7 +34,7 @@ from host.fleet.fleet import Fleet
 from host.training.accounting import DeviceReport
 from host.training.contributions import Refusal, ScreenedContribution, dealt_passes
 from host.training.device_conduct import Conduct, all_diverge, diverged
-from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages
+from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages, encoded_bytes
 from host.training.rounds.round_answer import RoundAnswer
 from host.training.screening import Screen
 
@@ -338,6 +340,7 @@ class RoundExchange:
         except DeviceFailed as error:  # the session goes on: the next round is another chance
             self.on_event(session.device, EventKind.FAILED, f"in round {task.number}: {error}")
             if isinstance(error, DeviceCodeFailed):
+                error.code = "client program" if self.contract and error.code == "model" else error.code
                 self._failures.take(error, session.device)
                 self._failures.check()
             return error
@@ -351,11 +354,11 @@ class RoundExchange:
         if session not in self._prepared:
             state = self.states.get(session.device, {})
             await prepare_device(session, self._frame, Deadline(self._job.watchdog))
-            self._prepared.add(session)
         await self._before_task(session, Deadline(self._job.watchdog))
         sent, received = session.sent_bytes, session.received_bytes
         for data in task.messages.of(task.instruction, state):
             await session.send_encoded(data, Deadline(self._job.watchdog))
+        self._prepared.add(session)
         expected: ExpectedTensors = tensor_specs(task.weights)
         if (contract := self.contract) is not None:
             expected = partial(contract.expected, weights=task.weights)
@@ -371,15 +374,12 @@ class RoundExchange:
         returned = DeviceReport(
             device=session.device,
             hello_clock=session.hello.clock,
-            trained=trained,
+            trained=msgspec.structs.replace(trained, metrics=contract.believed(trained.metrics) if contract else {}),
             epochs=task.instruction.epochs(self._job.epochs),
             batch_size=task.instruction.batch_size(self._job.batch_size),
+            by_program=contract is not None,
             # The state stays in the drive; that the host has a copy is for runs that are resumed.
-            sent_bytes=session.sent_bytes - sent - _bytes_of(state),
-            received_bytes=session.received_bytes - received - _bytes_of(kept),
+            sent_bytes=session.sent_bytes - sent - encoded_bytes(task.number, state),
+            received_bytes=session.received_bytes - received - encoded_bytes(task.number, kept),
         )
         return RoundAnswer(session, weights, returned, scan)
-
-
-def _bytes_of(arrays: Mapping[str, Array]) -> int:
-    return sum(array.nbytes for array in arrays.values())

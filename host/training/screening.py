@@ -50,6 +50,8 @@ from host.training.contributions import Reason, Refusal, ScreenedContribution, n
 Floats = npt.NDArray[np.float64]
 
 NORM_FACTOR = 20.0
+# Of tensors that an algorithm of the user's own returns beside weights, which may be sums over unequal shards.
+EXTRA_FACTOR = 1e3
 EXPLODING = 1e4
 # So many drives have a majority when one of them lies.
 _MAJORITY = 3
@@ -243,6 +245,7 @@ class Screen:
                 )
         buffers = {device: scan.norms.buffer_norm for device, scan in scans.items()}
         counts = {device: scan.norms.count_norm for device, scan in scans.items()}
+        extras = {device: scan.norms.extra_norm for device, scan in scans.items()}
         share = {device: max(1.0, each / usual_steps) for device, each in steps.items()}
         first = NORM_FACTOR if len(self.devices) >= _MAJORITY else _FIRST_BUFFERS
         return (
@@ -250,6 +253,7 @@ class Screen:
             | self._check_changes(
                 counts, self.norms.count_norm, {d: NORM_FACTOR * each for d, each in share.items()}, "counts"
             )
+            | self._check_changes(extras, self.norms.extra_norm, dict.fromkeys(extras, EXTRA_FACTOR), "further tensors")
             | found
         )
 
@@ -269,7 +273,7 @@ class Screen:
         if not usual and few and not known:
             return {}
         return {
-            device: Refusal(Reason.NORM, f"its {what} change by {change:.3g}, where {usual:.3g} is usual")
+            device: Refusal(Reason.NORM, f"the norm of its {what} is {change:.3g}, where {usual:.3g} is usual")
             for device, change in changes.items()
             if change > factors[device] * usual
         }

@@ -30,6 +30,11 @@ def weights(workshop: Workshop) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in safetensors.numpy.load(content).items()}
 
 
+def cost(workshop: Workshop) -> list[tuple[int, int]]:
+    """Bytes of each drive in each round, host to drive and back."""
+    return [(d["sent_bytes"], d["received_bytes"]) for record in workshop.rounds() for d in record["devices"]]
+
+
 def example(name: str, workshop: Workshop) -> dict[str, Any]:
     shutil.copytree(ROOT / "examples" / name, workshop.folder, dirs_exist_ok=True)
     job: dict[str, Any] = yaml.safe_load((workshop.folder / "job.yaml").read_text())
@@ -43,6 +48,7 @@ def test_scaffold_by_hand_is_the_built_in_one_and_goes_on_as_it_would_have(
     done = run(workshop, csd_emu, job, "--json")
     assert done.code == 0, done.err
     losses, by_hand = [record["test_loss"] for record in workshop.rounds()], weights(workshop)
+    costs = cost(workshop)
     workshop.runs.rename(workshop.folder / "by-hand")
     assert run(workshop, csd_emu, job | {"rounds": 2}).code == 0
     directory = workshop.run_directory()
@@ -51,6 +57,7 @@ def test_scaffold_by_hand_is_the_built_in_one_and_goes_on_as_it_would_have(
     done = csd_emu("run", "--resume", directory)
     assert done.code == 0, done.err
     assert weights(workshop) == by_hand
+    assert cost(workshop) == costs  # that the host gave states back is in no figure
     workshop.runs.rename(workshop.folder / "resumed")
     built_in = {key: value for key, value in job.items() if key != "client"} | {"strategy": "scaffold"}
     assert run(workshop, csd_emu, built_in).code == 0
@@ -138,7 +145,8 @@ def test_a_program_that_cannot_train_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("raise KeyError('my bug')", "KeyError: 'my bug'"),
+        ("raise KeyError('my bug')", "the client program failed on csd-00 in round 2: KeyError: 'my bug'"),
+        ("return {'late': 1}", "returned the number late, and not so in its trial"),
         ("return {'more': torch.ones(3)}", "returned"),
         ("return {'fc.weight': torch.full((1,), float('nan'))}", "returned"),
     ],
@@ -176,7 +184,7 @@ class Mine(FedAvg):
         ("return 3", "configure returned int"),
         ("return {'nobody': {}}", "configure names 'nobody'; the drives are csd-00, csd-01"),
         ("return {name: {'mu': 1} for name in drives}", "'mu' is heard by no drive"),
-        ("return {name: {'epochs': -1} for name in drives}", "'epochs' is -1; make it a whole number, 0 to 10000"),
+        ("return {name: {'epochs': -1} for name in drives}", "'epochs' is -1; make it a whole number, 1 to 10000"),
         ("return {name: {'epochs': 'two'} for name in drives}", "'epochs' is 'two'"),
         ("return [name for name in 1]", "configure failed: TypeError"),
     ],
@@ -187,7 +195,7 @@ def test_what_a_strategy_cannot_say_is_refused_before_anything_starts(
     workshop.write("mine.py", STRATEGY.format(body=body))
     job = {key: value for key, value in JOB.items() if key != "client"} | {"strategy": "mine.py:Mine"}
     done = run(workshop, csd_emu, job)
-    assert done.code != 0
+    assert done.code == 2, done.err
     assert message in " ".join(done.err.split())
     assert not workshop.runs.exists()
     workshop.assert_clean()
@@ -217,6 +225,14 @@ def test_halves_that_do_not_fit_are_refused(workshop: Workshop, csd_emu: Command
     assert done.code == 2
     told = "strategy scaffold needs the client program 'scaffold', and the job names 'mine.py:train'"
     assert told in " ".join(done.err.split())
+    done = run(workshop, csd_emu, JOB | {"strategy": "fednova"})
+    assert "strategy fednova: weighs updates by the steps of the drives' own loop" in " ".join(done.err.split())
+    bare = {key: value for key, value in JOB.items() if key != "client"}
+    done = run(workshop, csd_emu, bare | {"strategy": "scaffold", "optimizer": "Adam"})
+    assert "client scaffold: takes its control variates from steps of SGD" in " ".join(done.err.split())
+    workshop.write("half.py", "from csd_emu.extend import FedAvg\nclass Half(FedAvg):\n    client = 'mine.py:train'\n")
+    done = run(workshop, csd_emu, bare | {"strategy": "half.py:Half"})
+    assert "write client: mine.py:train" in " ".join(done.err.split())
     done = run(workshop, csd_emu, JOB | {"mode": "sync"})
     assert "client is for mode: federated" in " ".join(done.err.split())
     workshop.assert_clean()

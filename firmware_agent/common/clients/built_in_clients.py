@@ -46,6 +46,8 @@ class ScaffoldClient:
         csd: ClientRound,
     ) -> dict[str, Tensor]:
         """Return the model's weights, and by each parameter's name the change of c_i."""
+        import torch
+
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         start = {name: weight.detach().clone() for name, weight in trained.items()}
         server = {name: received.get(name, weight.new_zeros(weight.shape)) for name, weight in start.items()}
@@ -57,6 +59,8 @@ class ScaffoldClient:
                     weight.grad += server[name] - own[name]
 
         csd.fit(before_update=correct)
+        if not config["learning_rate"]:  # nothing has moved, and nothing was learnt of the gradient
+            return {**model.state_dict(), **{f"control/{name}": torch.zeros_like(own[name]) for name in trained}}
         steps = max(1.0, effective_steps(csd.steps, config["momentum"])) * config["learning_rate"]
         for name, weight in trained.items():
             state[name] = own[name] - server[name] + (start[name] - weight.detach()) / steps

@@ -1,7 +1,8 @@
 """What a client program may not do while it trains: start processes, use the network, change files.
 
-It is held by Python's audit events, so that a mistake is seen at once and on every engine alike. It is no wall against
-code that means harm; on real drives and virtual machines that is the sandbox of the agent's service.
+It is held by Python's audit events, so that a mistake is seen at once and on every engine alike. What other threads do,
+or libraries below Python, such as torch's own writer of files, is not seen: it is no wall against code that means harm.
+On real drives and virtual machines that is the sandbox of the agent's service.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 
 _PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system", "subprocess.Popen")
-_NETWORK = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo")
-_FILES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+_NETWORK = tuple(f"socket.{name}" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo", "gethostbyname"))
+_FILES = tuple(f"os.{name}" for name in ("remove", "rename", "mkdir", "rmdir", "link", "symlink", "truncate", "chmod"))
 _REFUSED = {
     **dict.fromkeys(_PROCESSES, "start a process"),
     **dict.fromkeys(_NETWORK, "use the network"),
-    **dict.fromkeys(_FILES, "change files"),
+    **dict.fromkeys((*_FILES, "sqlite3.connect"), "change files"),
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _confined = threading.local()

@@ -85,10 +85,10 @@ class Job(Frame, frozen=True):
     together, or the running ones; and the dtype in which the model computes. With `overlap` slices cross while it does;
     whoever waits for the other side longer than `deadline_seconds` then ends the session. `cut` names the layer that
     the host's part of the model begins with (see `firmware_agent.common.split.cutting`); None for the whole model in
-    the drive. `client` trains in rounds in place of the drive's own loop, and `returns` these tensors (see
-    `firmware_agent.common.clients`). `optimiser` is None for SGD with `learning_rate` and `momentum`, else a class of
-    `torch.optim` or of the user's own; the norm of a step's gradient is cut to `clip_norm`. Both are of local training.
-    Parameters whose names match a pattern of `freeze` are not trained.
+    the drive. `client` trains in rounds in place of the drive's own loop, and `returns` these tensors, with numbers of
+    the names in `metrics` (see `firmware_agent.common.clients`). `optimiser` is None for SGD with `learning_rate` and
+    `momentum`, else a class of `torch.optim` or of the user's own; the norm of a step's gradient is cut to `clip_norm`.
+    Both are of local training. Parameters whose names match a pattern of `freeze` are not trained.
     """
 
     model: Name
@@ -109,6 +109,7 @@ class Job(Frame, frozen=True):
     loss: Code = Code("cross_entropy")
     client: Code | None = None
     returns: Annotated[list[TensorSpec], Meta(max_length=MAX_TENSORS)] = msgspec.field(default_factory=list)
+    metrics: Annotated[list[Name], Meta(max_length=MAX_FACTS)] = msgspec.field(default_factory=list)
     optimiser: Code | None = None
     clip_norm: Annotated[float, Meta(gt=0)] | None = None
     freeze: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=1 << 10)] = msgspec.field(
@@ -156,7 +157,7 @@ class Train(Frame, frozen=True, omit_defaults=True):
 
     Without a pass the weights go back as they came: a round that only exchanges. `batches` are steps in place of the
     passes: indices into the shard, little-endian uint32, of the records of each. `config` is what the strategy says to
-    this drive; without a client program its ``batch_size`` is all that counts. `learning_rate` is
+    this drive; without a client program all but its ``batch_size`` is passed over. `learning_rate` is
     the round's, in place of the job's.
     """
 

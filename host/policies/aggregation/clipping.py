@@ -28,6 +28,9 @@ class Clipped:
         """Put the bound M = `update_norm`, in units of the weights, in front of `strategy`."""
         self._strategy, self._update_norm, self._parameters = strategy, update_norm, frozenset(parameters)
         self.proximal, self.least_contributions = strategy.proximal, strategy.least_contributions
+        for name in ("client", "counts_steps", "configure", "evaluate"):  # what not every strategy has
+            if hasattr(strategy, name):
+                setattr(self, name, getattr(strategy, name))
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return what the strategy makes of clipped updates (see `Strategy.aggregate`)."""

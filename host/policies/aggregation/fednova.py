@@ -27,6 +27,8 @@ class FedNova(Stateless):
     objective than ``sum_k p_k F_k``. With equal steps both are the same.
     """
 
+    counts_steps = True
+
     def __init__(self, momentum: float, parameters: Collection[str]) -> None:
         """Normalise `parameters`, trained with this `momentum` (0 to less than 1), which begins each round at zero."""
         self._momentum, self._parameters = momentum, frozenset(parameters)

@@ -67,9 +67,9 @@ class Strategy(Protocol):
     """An aggregation algorithm with its own state. Sums run in float64 and in the order of the contributions.
 
     It may have ``configure(round, drives)``, of drive -> `DriveHistory`, which returns drive -> what is said to it:
-    name -> number, text or array. Nobody else is asked. ``epochs`` and ``batch_size`` count in any drive, all else is
-    for a client program; ``client`` names the one that it needs. And it may have ``evaluate(round, weights)``, which
-    returns name -> number.
+    name -> number, text or array. Nobody else is asked. ``epochs``, ``batch_size`` and ``learning_rate`` count in any
+    drive, all else is for a client program; ``client`` names the one that it needs. And it may have
+    ``evaluate(round, weights)``, which returns name -> number.
 
     Only trained parameters are treated as the algorithm says. Everything else in a model, such as a batch norm's
     running mean, variance and counter, is no step of an optimiser: it is averaged by samples, and integers are rounded.

@@ -44,7 +44,8 @@ class UserStrategy:
         return getattr(self._strategy, "client", None)
 
     def _guarded(self, name: str, *arguments: Any) -> Any:
-        return self._plugin.guard(name, lambda: getattr(self._strategy, name)(*arguments))
+        given = [_read_only(each) if name == "evaluate" and isinstance(each, Mapping) else each for each in arguments]
+        return self._plugin.guard(name, lambda: getattr(self._strategy, name)(*given))
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new weights, in the order and with the types of the global ones (see `Strategy.aggregate`).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_s
 from firmware_agent.common.wire import encode, pack
 
 # What a strategy may say to any drive: with it, its least and its most.
-_SETTINGS = {"epochs": (0, 10_000), "batch_size": (1, 65_536), "learning_rate": (0, 100)}
-_MOST_TEXT = 1 << 12
+_SETTINGS = {"epochs": (1, 10_000), "batch_size": (1, 65_536), "learning_rate": (0, 100)}
+_MOST_TEXT, _MOST_WHOLE = 1 << 12, 1 << 63
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,25 @@ class ClientContract:
     Attributes:
         code: names it.
         returns: name on the wire, dtype and shape of each tensor.
+        metrics: names of its numbers.
     """
 
     code: Code
     returns: tuple[TensorSpec, ...]
+    metrics: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, frame: Job) -> ClientContract | None:
         """Return that of a job; None if drives train by themselves."""
-        return None if frame.client is None else cls(frame.client, tuple(frame.returns))
+        return None if frame.client is None else cls(frame.client, tuple(frame.returns), tuple(frame.metrics))
 
     def added_to(self, frame: Job) -> Job:
         """Return the frame of a job in which the program trains."""
-        return msgspec.structs.replace(frame, client=self.code, returns=list(self.returns))
+        return msgspec.structs.replace(frame, client=self.code, returns=list(self.returns), metrics=list(self.metrics))
+
+    def believed(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return those of a drive's numbers that it may return, and that are finite."""
+        return {name: metrics[name] for name in self.metrics if math.isfinite(metrics.get(name, math.nan))}
 
     def expected(self, announced: Sequence[TensorSpec], weights: Mapping[str, Array]) -> list[TensorSpec]:
         """Return the tensors that a drive may return which was sent these weights, and announces these tensors.
@@ -126,7 +133,11 @@ def _refuse(name: object, value: Any, array: Array | None) -> str:
         what = "number" if name == "learning_rate" else "whole number"
         return "" if fits else f"is {value!r}; make it a {what}, {low} to {high}"
     if array is None:
-        return "is longer than a text may be" if isinstance(value, str) and len(value) > _MOST_TEXT else ""
+        if isinstance(value, str):
+            return "is longer than a text may be" if len(value) > _MOST_TEXT else ""
+        if isinstance(value, int | np.integer):
+            return "" if abs(int(value)) < _MOST_WHOLE else "is too large a number; say it as a text"
+        return "" if math.isfinite(value) else "is no finite number"
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         return f"is {array.dtype}; give numbers of at most 8 bytes"
     return "" if array.dtype.kind != "f" or np.isfinite(array).all() else "has values that are no finite numbers"
@@ -148,7 +159,7 @@ class RoundMessages:
             instruction: of the strategy.
             state: of its client program, by name on the wire, if it has to be given it back.
         """
-        if instruction is AS_USUAL and not state:
+        if not (instruction.config or instruction.tensors or state):
             return self._usual
         return list(pack(self._frames(instruction, state)))
 
@@ -167,3 +178,9 @@ class RoundMessages:
                 config=dict(config),
             )
         )
+
+
+def encoded_bytes(number: int, arrays: Mapping[str, Array]) -> int:
+    """Return what tensors take of an exchange: their slices, and their names among those announced."""
+    announced, nothing = (len(encode(Tensors(number, specs))) for specs in (tensor_specs(arrays), []))
+    return announced - nothing + sum(len(encode(piece)) for piece in cut_slices(number, arrays))

@@ -15,7 +15,7 @@ from host.policies.aggregation import Contribution, DriveHistory, Strategy
 from host.training.rounds.client_contract import Instruction, read_instructions
 from host.training.rounds.round_answer import RoundAnswer
 
-_CLIENTS = "clients/"
+_CLIENTS = "client states/"
 
 
 class StrategyRounds:
@@ -50,15 +50,17 @@ class StrategyRounds:
         if (configure := getattr(self.strategy, "configure", None)) is None:
             return choice, {}
         there = [device for device in devices if device in samples] or list(devices)
+        absent = tuple(device for device in choice.chosen if device not in there)
+        chosen = set(choice.chosen).difference(absent)
+        if not chosen:  # as without a strategy that chooses, others stand in
+            chosen.update([device for device in choice.reserves if device in there][: len(choice.chosen)])
         nothing = 0, math.nan, math.nan, math.nan
         drives = {
-            device: DriveHistory(
-                device, samples.get(device, 0), device in choice.chosen, *self._last.get(device, nothing)
-            )
+            device: DriveHistory(device, samples.get(device, 0), device in chosen, *self._last.get(device, nothing))
             for device in there
         }
         said = read_instructions(configure(number, drives), there, self.name, has_client)
-        return RoundSelection(tuple(said), ()), said
+        return RoundSelection((*said, *(device for device in absent if device not in said)), ()), said
 
     def note(self, contributions: Iterable[Contribution]) -> None:
         """Take in a round."""

@@ -88,6 +88,32 @@ def test_a_buffer_that_nobody_else_changes_may_not_change_and_counts_are_bounded
         assert list(again.judge([changed("liar", **lie)])) == ["liar"], "alone, by the others' history"
 
 
+@pytest.mark.parametrize("rounds_before", [0, 3])
+def test_tensors_of_an_algorithm_may_be_unlike_but_not_of_another_world(rounds_before: int) -> None:
+    def sent(device: str, extra: float) -> ScreenedContribution:
+        said = Trained(1, 30, 9, 0.5, SECONDS, 640)  # as many records and steps as a program likes
+        scan = Scan(Norms(1.0, extra_norm=extra))
+        return ScreenedContribution(device, AssignedWork(10, 2), said, scan, "modelled", by_program=True)
+
+    screen = Screen()
+    for _ in range(rounds_before):
+        assert screen.judge([sent("a", 1.0), sent("b", 300.0), sent("c", 0.5)]) == {}
+    refused = screen.judge([sent("a", 1.0), sent("b", 1e30), sent("c", 0.5)])
+    assert {device: why.reason for device, why in refused.items()} == {"b": Reason.NORM}
+    assert "further tensors" in refused["b"].detail
+
+
+def test_a_program_takes_records_and_steps_within_bounds() -> None:
+    def sent(samples: int, steps: int) -> ScreenedContribution:
+        said = Trained(1, samples, steps, 0.5, SECONDS, 640)
+        return ScreenedContribution("a", AssignedWork(10, 2), said, Scan(Norms(1.0)), "modelled", by_program=True)
+
+    for samples, steps in ((0, 0), (10, 2), (10_000, 500)):
+        assert Screen().judge([sent(samples, steps)]) == {}
+    for samples, steps in ((10_001, 500), (10, 11)):
+        assert Screen().judge([sent(samples, steps)])["a"].reason is Reason.SAMPLES
+
+
 def test_statistics_may_change_a_lot_only_before_there_is_a_history_and_counts_follow_the_steps() -> None:
     screen, honest = Screen(), [changed(f"csd-{number:02d}", buffer=1.0) for number in range(3)]
     assert not screen.judge([*honest, changed("far", buffer=900.0), changed("busy", steps=100, buffer=1.0)])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -268,6 +269,20 @@ def test_the_job_file_names_the_strategy(subtests: pytest.Subtests) -> None:
             strategy = make_strategy(job.strategy, job.momentum, PARAMETERS)
             assert type(strategy) is kind
             assert strategy.proximal == proximal
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedbn", "fednova"])
+def test_a_strategy_whose_updates_are_shortened_still_says_what_it_needs(name: str) -> None:
+    job = {"model": "m", "data": {"source": "digits"}, "strategy": {"name": name, "update_norm": 10}}
+    section = JobConfig.model_validate(job).strategy
+    clipped, plain = make_strategy(section, 0.0, PARAMETERS), make_strategy(name_alone(section), 0.0, PARAMETERS)
+    for what in ("client", "counts_steps"):
+        assert getattr(clipped, what, None) == getattr(plain, what, None)
+    assert hasattr(clipped, "configure") == hasattr(plain, "configure")
+
+
+def name_alone(section: Any) -> Any:
+    return section.model_copy(update={"update_norm": None})
 
 
 @settings(max_examples=examples(25))

@@ -1,5 +1,6 @@
 """What a strategy may say to drives, how it crosses, and what a client program may return."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from firmware_agent.common.clients.client_program import EXTRA, STATE
 from firmware_agent.common.errors import PluginFailed, ProtocolError
 from firmware_agent.common.frames.session_frames import Code, Slice, Tensors, Train
 from firmware_agent.common.slices import Assembler, tensor_specs
-from firmware_agent.common.wire import unpack
+from firmware_agent.common.wire import encode, unpack
 from host.training.rounds.client_contract import (
     AS_USUAL,
     ClientContract,
     Instruction,
     RoundMessages,
+    encoded_bytes,
     read_instructions,
 )
 from tests.support.examples import examples
@@ -32,7 +34,7 @@ def frames(messages: list[bytes]) -> list[Any]:
 
 
 @settings(max_examples=examples(40))
-@given(config, st.lists(st.integers(1, 5), max_size=3), st.integers(0, 9))
+@given(config, st.lists(st.integers(1, 5), max_size=3), st.integers(1, 9))
 def test_what_a_strategy_says_comes_to_the_drive_as_it_was_said(
     said: dict[str, Any], sizes: list[int], epochs: int
 ) -> None:
@@ -59,6 +61,7 @@ def test_whoever_is_told_nothing_gets_the_usual_messages() -> None:
     messages = RoundMessages({"w": np.zeros(2, np.float32)}, Train(1, 2))
     assert messages.of(AS_USUAL, {}) is messages.of(AS_USUAL, {})
     assert frames(messages.of(AS_USUAL, {}))[-1] == Train(1, 2)
+    assert messages.of(Instruction(), {}) is messages.of(AS_USUAL, {})
     slower = frames(messages.of(Instruction({"learning_rate": 0.25}), {}))[-1]
     assert (slower.learning_rate, slower.epochs) == (0.25, 2)
 
@@ -71,12 +74,14 @@ def test_whoever_is_told_nothing_gets_the_usual_messages() -> None:
         ({"csd-02": {}}, "names 'csd-02'; the drives are csd-00, csd-01"),
         ({"csd-00": 3}, "of csd-00, returned int"),
         ({"csd-00": {3: 4}}, "3 is no name"),
-        ({"csd-00": {"epochs": 1.5}}, "'epochs' is 1.5; make it a whole number, 0 to 10000"),
+        ({"csd-00": {"epochs": 1.5}}, "'epochs' is 1.5; make it a whole number, 1 to 10000"),
         ({"csd-00": {"epochs": True}}, "'epochs' is True"),
         ({"csd-00": {"batch_size": 0}}, "'batch_size' is 0; make it a whole number, 1 to 65536"),
         ({"csd-00": {"learning_rate": "fast"}}, "'learning_rate' is 'fast'; make it a number"),
         ({"csd-00": {"a": np.array(["text"])}}, "'a' is <U4; give numbers"),
         ({"csd-00": {"a": np.array([np.nan])}}, "'a' has values that are no finite numbers"),
+        ({"csd-00": {"a": 2**63}}, "'a' is too large a number"),
+        ({"csd-00": {"a": float("inf")}}, "'a' is no finite number"),
         ({"csd-00": {"a": "x" * 5000}}, "'a' is longer than a text may be"),
         ({"csd-00": {f"a{number}": 1 for number in range(65)}}, "65 entries; at most 64"),
     ],
@@ -97,8 +102,22 @@ def test_a_drive_may_return_what_the_trial_showed_and_its_state_up_to_a_bound() 
     contract = ClientContract(Code("mine.py:train"), tuple(tensor_specs({"w": weights["w"], "extra/c": np.zeros(2)})))
     assert ClientContract.of(contract.added_to(JOB)) == contract
     assert ClientContract.of(JOB) is None
+    told = ClientContract(Code("mine.py:train"), (), ("a", "b", "c")).believed({"a": 1.0, "b": math.nan, "new": 2.0})
+    assert told == {"a": 1.0}
     state = tensor_specs({STATE + "mine": np.zeros(3)})
     assert contract.expected(state, weights) == [*contract.returns, *state]
     large = tensor_specs({STATE + "mine": np.broadcast_to(np.float64(0), (9 << 20,))})
     with pytest.raises(ProtocolError, match="bytes of state, at most 67108864 are taken"):
         contract.expected(large, weights)
+
+
+@settings(max_examples=examples(20))
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=4))
+def test_what_state_takes_of_an_exchange_is_what_it_adds_to_its_frames(sizes: list[int]) -> None:
+    weights = {"w": np.zeros(5, np.float32)}
+    state = {f"{STATE}{number}": np.ones(size) for number, size in enumerate(sizes)}
+    messages = RoundMessages(weights, Train(7, 1))
+    with_state, without = (
+        sum(len(encode(frame)) for frame in frames(messages.of(AS_USUAL, each))) for each in (state, {})
+    )
+    assert encoded_bytes(7, state) == with_state - without

@@ -45,7 +45,7 @@ def test_a_strategy_knows_who_is_there_who_was_chosen_and_what_they_did_also_aft
     asking = Asking()
     rounds = StrategyRounds(asking, "mine")
     choice, said = rounds.plan(1, ["a", "b", "c"], CHOICE, {"a": 5, "c": 6}, False)
-    assert choice == RoundSelection(("a",), ())
+    assert choice == RoundSelection(("a", "b"), ())  # who is gone is lost, not idle
     assert said.keys() == {"a"}
     first = asking.seen[0]
     assert [(each.device, each.samples, each.chosen, each.rounds) for each in first.values()] == [
@@ -58,6 +58,12 @@ def test_a_strategy_knows_who_is_there_who_was_chosen_and_what_they_did_also_aft
     other.load_state(rounds.state())
     other.plan(2, ["a"], CHOICE, {"a": 5}, False)
     assert other.strategy.seen == [{"a": DriveHistory("a", 5, True, 1, 1.5, 7.0, 0.5)}]  # type: ignore[attr-defined]
+
+
+def test_others_stand_in_for_a_strategy_when_none_of_the_chosen_is_there() -> None:
+    choice, said = StrategyRounds(Asking(), "mine").plan(1, ["a", "b", "c"], CHOICE, {"c": 6}, False)
+    assert list(said) == ["c"]
+    assert choice.chosen[0] == "c"
 
 
 @settings(max_examples=examples(30))
