@@ -26,6 +26,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import tensor_specs
 from firmware_agent.common.weights import load_arrays
 from host.app.load_inputs import shipped_code
+from host.config.job_file import JobConfig
 from host.config.plugins.kinds import CLIENT
 from host.config.plugins.plugin_loading import describe_error
 from host.config.resolve import Plugins
@@ -81,26 +82,7 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
     Raises:
         ConfigurationError: client program and strategy do not fit, or one of them fails.
     """
-    job, code = inputs.job, shipped_code(CLIENT, inputs.job.client, plugins.client)
-    if (needed := getattr(strategy, "client", None)) is not None:
-        if code is None and ":" in str(needed):
-            raise ConfigurationError(f"client: strategy {job.strategy.name} needs one; write client: {needed}")
-        code = code or ShippedCode(str(needed))
-        if code.name.rpartition("/")[2] != needed:
-            raise ConfigurationError(
-                f"client: strategy {job.strategy.name} needs the client program {needed!r}, and the job names "
-                f"{code.name!r}; name that one, or leave client out"
-            )
-    if code is not None and getattr(strategy, "counts_steps", False):
-        raise ConfigurationError(
-            f"strategy {job.strategy.name}: weighs updates by the steps of the drives' own loop, and those of a client "
-            "program are its own word; choose another strategy, or leave client out"
-        )
-    if code == ShippedCode("scaffold") and not job.by_sgd:
-        raise ConfigurationError(
-            f"client scaffold: takes its control variates from steps of SGD, and optimizer is "
-            f"{job.chosen_optimiser.name}; leave optimizer out"
-        )
+    job, code = inputs.job, _choose(inputs.job, plugins, strategy)
     if code is None and not hasattr(strategy, "configure"):
         return None
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
@@ -125,6 +107,35 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
             ) from error
     sent = Code(code.name, code.source, dict(code.arguments))
     return ClientContract(sent, tuple(tensor_specs(reply.arrays)), tuple(reply.metrics))
+
+
+def _choose(job: JobConfig, plugins: Plugins, strategy: Strategy) -> ShippedCode | None:
+    """Return the job's client program, or that which its strategy needs.
+
+    Raises:
+        ConfigurationError: they do not fit.
+    """
+    code = shipped_code(CLIENT, job.client, plugins.client)
+    if (needed := getattr(strategy, "client", None)) is not None:
+        if code is None and ":" in str(needed):
+            raise ConfigurationError(f"client: strategy {job.strategy.name} needs one; write client: {needed}")
+        code = code or ShippedCode(str(needed))
+        if code.name.rpartition("/")[2] != needed:
+            raise ConfigurationError(
+                f"client: strategy {job.strategy.name} needs the client program {needed!r}, and the job names "
+                f"{code.name!r}; name that one, or leave client out"
+            )
+    if code is not None and getattr(strategy, "counts_steps", False):
+        raise ConfigurationError(
+            f"strategy {job.strategy.name}: weighs updates by the steps of the drives' own loop, and those of a client "
+            "program are its own word; choose another strategy, or leave client out"
+        )
+    if code == ShippedCode("scaffold") and not job.by_sgd:
+        raise ConfigurationError(
+            f"client scaffold: takes its control variates from steps of SGD, and optimizer is "
+            f"{job.chosen_optimiser.name}; leave optimizer out"
+        )
+    return code
 
 
 def _configure(inputs: JobInputs, strategy: Any, drives: list[str], has_client: bool) -> dict[str, Instruction]:

@@ -344,10 +344,18 @@ class RoundExchange:
                 self._failures.take(error, session.device)
                 self._failures.check()
             return error
-        except (DeviceLost, ProtocolError) as error:
-            session.close(str(error))
-            self.on_event(session.device, EventKind.LOST, f"in round {task.number}: {error}")
-            return error
+        except (DeviceLost, ProtocolError) as lost:
+            told = self._explained(lost)
+            session.close(str(told))
+            self.on_event(session.device, EventKind.LOST, f"in round {task.number}: {told}")
+            return told
+
+    def _explained(self, lost: CsdError) -> CsdError:
+        """Return the loss of a device that fell silent with the client program that may be why."""
+        if self.contract is None or "silent for" not in str(lost):
+            return lost
+        program = f"client {self.contract.code.name!r} has not returned"
+        return DeviceLost(f"{lost}: {program}; raise watchdog if it takes that long")
 
     async def _train_device(self, session: DeviceSession, task: RoundTask) -> RoundAnswer:
         state: Mapping[str, Array] = {}

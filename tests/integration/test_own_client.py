@@ -167,6 +167,14 @@ def test_a_program_that_fails_in_a_later_round_is_named_with_its_drive(
     workshop.assert_clean()
 
 
+def test_a_program_that_does_not_end_is_named_when_the_watchdog_does(workshop: Workshop, csd_emu: Command) -> None:
+    workshop.write("mine.py", "def train(csd):\n    csd.fit()\n    while csd.samples > 10:\n        pass\n")
+    done = run(workshop, csd_emu, JOB | {"watchdog": "3 s"})
+    assert done.code == 1
+    assert "client 'mine.py:train' has not returned; raise watchdog" in " ".join(done.err.split())
+    workshop.assert_clean()
+
+
 STRATEGY = """
 from csd_emu.extend import FedAvg
 

@@ -170,4 +170,4 @@ def test_model_and_strategy_files_of_one_name_are_refused(workshop: Workshop, cs
     net = "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     workshop.write("other/mine.py", net)
     done = csd_emu(*workshop.job_arguments(model="other/mine.py:build", strategy="mine.py:Mine"))
-    assert_refused(done, workshop, "the model's file has the same name mine.py; rename one of them")
+    assert_refused(done, workshop, "another file of the job has the same name mine.py; rename one of them")

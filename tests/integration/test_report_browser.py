@@ -73,7 +73,7 @@ def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Pa
         assert expected in text
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert (
-        tab.evaluate("[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width).length") == 6
+        tab.evaluate("[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width).length") == 7
     )
     check_charts(tab)
     ink, page = (brightness(tab.evaluate(COLOUR.format("body", name))) for name in ("color", "backgroundColor"))
