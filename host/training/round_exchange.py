@@ -387,7 +387,7 @@ class RoundExchange:
             batch_size=task.instruction.batch_size(self._job.batch_size),
             by_program=contract is not None,
             # The state stays in the drive; that the host has a copy is for runs that are resumed.
-            sent_bytes=session.sent_bytes - sent - encoded_bytes(task.number, state),
+            sent_bytes=session.sent_bytes - sent - task.messages.state_bytes(task.instruction, state),
             received_bytes=session.received_bytes - received - encoded_bytes(task.number, kept),
         )
         return RoundAnswer(session, weights, returned, scan)

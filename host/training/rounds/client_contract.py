@@ -163,6 +163,10 @@ class RoundMessages:
             return self._usual
         return list(pack(self._frames(instruction, state)))
 
+    def state_bytes(self, instruction: Instruction, state: Mapping[str, Array]) -> int:
+        """Return what a device's state adds to its messages."""
+        return sum(map(len, self.of(instruction, state))) - sum(map(len, self.of(instruction, {}))) if state else 0
+
     def _frames(self, instruction: Instruction, state: Mapping[str, Array]) -> Iterator[bytes]:
         more = {EXTRA + name: array for name, array in instruction.tensors.items()} | dict(state)
         config, task = instruction.config, self._task
