@@ -5,20 +5,16 @@ from torch import nn
 from torch.nn import functional
 
 
-class Squares(torch.utils.data.Dataset):
-    """200 noisy images with one to three bright squares."""
-
-    def __len__(self):
-        return 200
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index)
-        count, mask = 1 + index % 3, torch.zeros(16, 16, dtype=torch.int64)
-        for column in range(count):
-            row = int(torch.randint(0, 12, (1,), generator=generator))
+def squares():
+    """Return 200 noisy images with one to three bright squares."""
+    generator, records = torch.Generator().manual_seed(0), []
+    for number in range(200):
+        mask = torch.zeros(16, 16, dtype=torch.int64)
+        for column, row in enumerate(torch.randint(0, 12, (1 + number % 3,), generator=generator).tolist()):
             mask[row : row + 4, 5 * column : 5 * column + 4] = 1
         image = 0.7 * mask + 0.3 * torch.rand(16, 16, generator=generator)
-        return {"image": image[None], "mask": mask, "count": count - 1}
+        records.append({"image": image[None], "mask": mask, "count": number % 3})
+    return records
 
 
 class TwoHeads(nn.Module):
@@ -30,14 +26,13 @@ class TwoHeads(nn.Module):
         self.pixels, self.count = nn.Conv2d(8, 2, 1), nn.Linear(8, 3)
 
     def forward(self, image):  # noqa: D102
-        features = self.body(image)
-        return self.pixels(features), self.count(features.mean((2, 3)))
+        return self.pixels(self.body(image)), self.count(self.body(image).mean((2, 3)))
 
 
 def both(outputs, batch):
     """Return the mean cross-entropy of pixels, and that of counts."""
-    pixels, count = outputs
-    return functional.cross_entropy(pixels, batch["mask"]) + functional.cross_entropy(count, batch["count"])
+    loss, (pixels, count) = functional.cross_entropy, outputs
+    return loss(pixels, batch["mask"]) + loss(count, batch["count"])
 
 
 def pixel_accuracy(outputs, batch):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from firmware_agent.common.clients.client_program import ClientProgram, ClientReply
-from firmware_agent.common.clients.client_round import ClientRecords, ClientRound
+from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, NoWatch
 from firmware_agent.common.errors import (
     ConfigurationError,
     CsdError,
@@ -38,16 +38,6 @@ from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instr
 T = TypeVar("T")
 _RECORDS = 2
 _SECONDS = 60.0
-
-
-class _NoWatch:
-    """Charges nothing."""
-
-    def mark(self) -> None:
-        """Do nothing."""
-
-    def lap(self, phase: str) -> None:
-        """Do nothing."""
 
 
 class _TrialSgd:
@@ -161,7 +151,7 @@ def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> Clie
     )
     begun = ClientRound(
         *(1, model, objective, records, (1, min(job.batch_size, _RECORDS))),
-        *(lambda: _TrialSgd(model.parameters(), job.learning_rate), _NoWatch()),
+        *(lambda: _TrialSgd(model.parameters(), job.learning_rate), NoWatch()),
     )
     settings = {"learning_rate": job.learning_rate, "momentum": job.drive_momentum, "batch_size": job.batch_size}
     config = {**settings, "epochs": 1, "round": 1, **instruction.config}

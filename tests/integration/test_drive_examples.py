@@ -11,7 +11,7 @@ from tests.support.commands import Done, Workshop
 
 Command = Callable[..., Done]
 NAMES = ("language-model", "regression", "segmentation", "lora", "optimizer", "scaffold", "fedbn", "energy", "noise")
-MOST_LINES = 60
+MOST_LINES = 40
 
 
 def lines_of(name: str) -> int:

@@ -190,7 +190,7 @@ def _request(bench: Bench, folder: Path, changes: Mapping[str, Any]) -> RunReque
 
 def _round_seconds(bench: Bench, folder: Path) -> list[float]:
     """Return the counted seconds of a drive in each round of the job in a folder."""
-    request = _request(bench, folder, {"rounds": JOB["rounds"]})
+    request = _request(bench, folder, {"rounds": JOB["rounds"], "epochs": 8})
 
     async def work(drives: RunningDrives) -> list[float]:
         return [seconds for _, seconds in await _train(bench, drives, request)]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from firmware_agent.common.clients.client_program import ClientProgram
-from firmware_agent.common.clients.client_round import ClientRecords, ClientRound
+from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, NoWatch
 from firmware_agent.common.losses.objective import Objective, ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
@@ -21,16 +21,6 @@ from firmware_agent.training.sgd import LocalSgd
 from host.policies.aggregation import Contribution, DriveHistory
 
 Shard = Mapping[str, Array]
-
-
-class NoWatch:
-    """Charges nothing."""
-
-    def mark(self) -> None:
-        """Do nothing."""
-
-    def lap(self, phase: str) -> None:
-        """Do nothing."""
 
 
 def run_client_rounds(

@@ -44,6 +44,16 @@ class PhaseWatch(Protocol):
         """Charge the time since the last mark or lap."""
 
 
+class NoWatch:
+    """Charges nothing: of a round that nobody times."""
+
+    def mark(self) -> None:
+        """Do nothing."""
+
+    def lap(self, phase: str) -> None:
+        """Do nothing."""
+
+
 @dataclass(frozen=True)
 class ClientRecords:
     """The drive's records, as a round takes them.

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from csd_lab.bench.drive.client_rounds import NoWatch, largest_difference, plain_scaffold, run_client_rounds
+from csd_lab.bench.drive.client_rounds import largest_difference, plain_scaffold, run_client_rounds
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.clients.client_program import EXTRA, GIVEN, ClientProgram
-from firmware_agent.common.clients.client_round import ClientRecords, ClientRound
+from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, NoWatch
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.losses.objective import Objective, ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
