@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.clients.client_program import EXTRA, STATE, ClientProgram, ClientReply
+from firmware_agent.common.clients.client_program import EXTRA, STATE, ClientProgram, ClientReply, round_config
 from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, Optimizer
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.frame_fields import TensorSpec
@@ -109,17 +108,6 @@ class ClientTraining:
 
 def _describe(spec: TensorSpec | None) -> str:
     return "nothing" if spec is None else f"{spec.dtype}{list(spec.shape)}"
-
-
-def round_config(job: Job, task: Train) -> dict[str, int | float | str | bool]:
-    """Return what a client program gets as its configuration: the job's settings, and those of the strategy."""
-    sgd, rate = job.optimiser, job.learning_rate if task.learning_rate is None else task.learning_rate
-    settings: dict[str, Any] = {
-        "learning_rate": rate,
-        "momentum": job.momentum if sgd is None else sgd.arguments.get("momentum", 0.0),
-        "batch_size": job.batch_size,
-    }
-    return {**settings, "epochs": task.epochs, "round": task.round, **task.config}
 
 
 def _own(array: Array) -> torch.Tensor | float:

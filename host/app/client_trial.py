@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from firmware_agent.common.clients.client_program import ClientProgram, ClientReply
+from firmware_agent.common.clients.client_program import ClientProgram, ClientReply, round_config
 from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, NoWatch
 from firmware_agent.common.errors import (
     ConfigurationError,
@@ -19,7 +19,7 @@ from firmware_agent.common.errors import (
     PluginFailed,
     user_errors,
 )
-from firmware_agent.common.frames.session_frames import Code
+from firmware_agent.common.frames.session_frames import Code, Train
 from firmware_agent.common.losses.objective import Objective
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
@@ -33,6 +33,7 @@ from host.config.resolve import Plugins
 from host.core.tensor_sums import first_not_finite, in_precision
 from host.policies.aggregation import Contribution, DriveHistory, Strategy, make_strategy
 from host.training.job_inputs import JobInputs
+from host.training.round_exchange import job_frame
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
 
 T = TypeVar("T")
@@ -153,8 +154,8 @@ def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> Clie
         *(1, model, objective, records, (1, min(job.batch_size, _RECORDS))),
         *(lambda: _TrialSgd(model.parameters(), job.learning_rate), NoWatch()),
     )
-    settings = {"learning_rate": job.learning_rate, "momentum": job.drive_momentum, "batch_size": job.batch_size}
-    config = {**settings, "epochs": 1, "round": 1, **instruction.config}
+    frame = job_frame(job, inputs.spec, inputs.objective, optimizer=inputs.optimizer)
+    config = round_config(frame, Train(1, 1, config=dict(instruction.config)))
     state: dict[str, Any] = {}
     try:
         reply = program.run(begun, config, instruction.tensors, state)

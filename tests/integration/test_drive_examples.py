@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from csd_lab.bench.drive.bench_drive import EXAMPLES
 from tests import ROOT
 from tests.support.commands import Done, Workshop
 
 Command = Callable[..., Done]
-NAMES = ("language-model", "regression", "segmentation", "lora", "optimizer", "scaffold", "fedbn", "energy", "noise")
 MOST_LINES = 40
 
 
@@ -19,7 +19,7 @@ def lines_of(name: str) -> int:
     return sum(len(path.read_text().splitlines()) for path in (ROOT / "examples" / name).glob("*.py"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_short_and_learns(name: str, workshop: Workshop, csd_emu: Command) -> None:
     assert lines_of(name) <= MOST_LINES
     folder = Path(shutil.copytree(ROOT / "examples" / name, workshop.folder / name))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from csd_lab.bench.drive.bench_drive import EXAMPLES
 from tests import ROOT
-from tests.integration.test_drive_examples import NAMES
 from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import VmWorkshop
 
@@ -39,6 +39,6 @@ def test_scaffold_by_hand_is_counted(workshop: VmWorkshop) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"scaffold"}))
+@pytest.mark.parametrize("name", sorted({*EXAMPLES} - {"scaffold"}))
 def test_an_example_trains(name: str, workshop: VmWorkshop) -> None:
     check(name, workshop)

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from firmware_agent.common.clients.client_round import ClientRound
 
 CLIENTS = BuiltIns()
+GIVEN = {
+    "model": "with the weights that the host sent, in training mode",
+    "loader": "the round's batches, field -> (records, ...) tensor",
+    "config": "name -> number or text, of the job and of the strategy's `configure`",
+    "received": "name -> tensor, of the strategy's `configure`",
+    "state": "name -> tensor or number, kept in the drive from round to round",
+    "csd": "`loss`, `optimizer`, `fit`, `phase` and `inputs`",
+}
+"""Arguments of a client program, by name; all others are options."""
 
 
 def effective_steps(steps: int, momentum: float) -> float:

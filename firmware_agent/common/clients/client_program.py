@@ -13,23 +13,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from firmware_agent.common.clients.built_in_clients import CLIENTS
+from firmware_agent.common.clients.built_in_clients import CLIENTS, GIVEN
 from firmware_agent.common.clients.client_round import ClientRound, Setting
 from firmware_agent.common.clients.confinement import confined
 from firmware_agent.common.errors import ModelError
+from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.shipped_code import ShippedCode, make_code
 from firmware_agent.common.slices import Array
 from firmware_agent.common.weights import state_arrays
 
-GIVEN = {
-    "model": "with the weights that the host sent, in training mode",
-    "loader": "the round's batches, field -> (records, ...) tensor",
-    "config": "name -> number or text: what the strategy's configure says to this drive",
-    "received": "name -> tensor: the same, of tensors",
-    "state": "name -> tensor or number, kept by this drive from round to round; empty at first",
-    "csd": "loss, optimizer, fit, phase and inputs; see docs/extending.md",
-}
-"""Arguments of a client program, by name; all others are options."""
 EXTRA, STATE = "extra/", "state/"
 """How tensors are called on the wire that are none of the model's: those of the algorithm, and the drive's state."""
 MOST_METRICS = 64
@@ -179,3 +171,14 @@ class ClientProgram:
 def most_state_bytes(weights: Mapping[str, Array]) -> int:
     """Return how much state a client program may keep in a drive, of a model with these weights and buffers."""
     return max(_STATE_BYTES, _STATE_MODELS * sum(array.nbytes for array in weights.values()))
+
+
+def round_config(job: Job, task: Train) -> dict[str, Setting]:
+    """Return what a client program gets as its configuration: the job's settings, and those of the strategy."""
+    sgd, rate = job.optimiser, job.learning_rate if task.learning_rate is None else task.learning_rate
+    settings: dict[str, Any] = {
+        "learning_rate": rate,
+        "momentum": job.momentum if sgd is None else sgd.arguments.get("momentum", 0.0),
+        "batch_size": job.batch_size,
+    }
+    return {**settings, "epochs": task.epochs, "round": task.round, **task.config}

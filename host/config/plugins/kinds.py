@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from csd_emu.util.registry import Registry
+from firmware_agent.common.clients.built_in_clients import GIVEN
 
 STRATEGY = Registry(
     word="strategy",
@@ -60,14 +61,7 @@ CLIENT = Registry(
     group="csd_emu.clients",
     package="firmware_agent.common.clients",
     needed=("__call__",),
-    given={
-        "model": "with the weights that the host sent, in training mode",
-        "loader": "the round's batches, field -> (records, ...) tensor",
-        "config": "name -> number or text, of the job and of the strategy's `configure`",
-        "received": "name -> tensor, of the strategy's `configure`",
-        "state": "name -> tensor or number, kept in the drive from round to round",
-        "csd": "`loss`, `optimizer`, `fit`, `phase` and `inputs`",
-    },
+    given=GIVEN,
     by_path=True,
 )
 OPTIMIZER = Registry(
