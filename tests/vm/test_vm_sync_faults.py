@@ -39,14 +39,17 @@ def start(array: VmWorkshop) -> Iterator[Callable[..., Going]]:
         yield start
 
 
-def wait_for_retune(run: Going, device: str, wanted: Callable[[int, int], bool]) -> dict[str, Any]:
-    """Return the first retune, from now on, whose (before, after) of `device` are wanted ones."""
+def slow_until_retuned(run: Going, weight: int, wanted: Callable[[int], bool]) -> dict[str, Any]:
+    """Give csd-01 a competing task of `weight` (0: end it) and return the first retune since whose batch is wanted."""
+    # Seen before the order: a retune may come before the command that gave it has ended.
     seen = len(run.workshop.rounds())
     found: list[dict[str, Any]] = []
+    said = f"slow: a competing task of weight {weight}" if weight else "slow: the competing task has ended"
+    assert run.injected("csd-01", "slow", "--weight", str(weight)) == said
 
     def look() -> bool:
         retunes = [retune for record in run.workshop.rounds()[seen:] for retune in record["retunes"]]
-        found[:] = [each for each in retunes if wanted(each["before"][device], each["after"][device])]
+        found[:] = [each for each in retunes if wanted(each["after"]["csd-01"])]
         return bool(found)
 
     wait_until(look, 3 * ROUND_SECONDS)
@@ -82,11 +85,9 @@ def test_a_machine_that_is_killed_in_a_step_costs_no_more_and_gets_work_again_wh
     back = run.wait_for_round(*NODES)
 
     # It comes back with other work beside the trainer: HyperTune sees it, and sees it go.
-    assert run.injected("csd-01", "slow", "--weight", "100") == "slow: a competing task of weight 100"
     # Its first steps are slower, too, and may be corrected for.
-    slowed = wait_for_retune(run, "csd-01", lambda _, after: 0 < after < 0.6 * SLOW_BATCH)
-    assert run.injected("csd-01", "slow", "--weight", "0") == "slow: the competing task has ended"
-    wait_for_retune(run, "csd-01", lambda _, after: after > 0.8 * SLOW_BATCH)
+    slowed = slow_until_retuned(run, 100, lambda batch: 0 < batch < 0.6 * SLOW_BATCH)
+    slow_until_retuned(run, 0, lambda batch: batch > 0.8 * SLOW_BATCH)
     run.interrupt()
 
     rounds = array.rounds()
