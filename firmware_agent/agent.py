@@ -64,6 +64,7 @@ from firmware_agent.faults.throttle_probe import probe_read, probe_send
 from firmware_agent.host_session import HostSession
 from firmware_agent.peak_memory import high_water_bytes
 from firmware_agent.power_meter import PowerMeter
+from firmware_agent.training.client_exchange import ClientExchange
 from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker, LocalStep
 from firmware_agent.training.trainer import Trainer
@@ -208,7 +209,8 @@ class Agent:
         if self._job is not None and self._job.frame.overlap:
             raise ProtocolError("the host sent a second job in a session whose slices overlap; dial again for it")
         device, stopwatch = self._identity.device, self._stopwatch
-        trainer = Trainer(job, self._shard, device_number(device), stopwatch)
+        exchange = ClientExchange(session.send_encoded, session.receive, stopwatch)
+        trainer = Trainer(job, self._shard, device_number(device), stopwatch, exchange)
         worker = GradientWorker(job, trainer.loaded, device, stopwatch)
         # Ready for slices before the host is told so.
         self._job = DriveJob(job, trainer, DeviceSteps(session, job, worker, stopwatch, self._saboteur.next_damage))

@@ -29,6 +29,7 @@ from firmware_agent.common.frames.measure_frames import Measure, Measured, Probe
 from firmware_agent.common.frames.session_frames import (
     Disturb,
     Disturbed,
+    Exchange,
     Failed,
     Hello,
     Job,
@@ -53,7 +54,7 @@ from firmware_agent.common.frames.step_frames import (
     Timed,
 )
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 SERVICE_METHOD = "/csd.v1.Host/Session"
 HOST_NAME = "csd-host"
 # Messages of several frames: at most so many frames, and so many bytes of them.
@@ -70,7 +71,7 @@ _JOIN_BYTES = 4 << 10
 AnyFrame = (
     Hello | Welcome | Job | Ready | Tensors | Slice | Received | Train | Trained | Step | Resend | Timed | Stepped
     | Reduce | Reduced | Activations | ActivationGradients | Measure | Measured
-    | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
+    | Exchange | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

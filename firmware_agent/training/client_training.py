@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 
 import torch
 
@@ -16,6 +17,7 @@ from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.split.activations import epoch_order
+from firmware_agent.training.client_exchange import ClientExchange
 from firmware_agent.training.loaded_job import LoadedJob
 from firmware_agent.training.local_pass import LocalPass
 
@@ -30,6 +32,7 @@ class ClientTraining:
         make_optimizer: Callable[[float | None], Optimizer],
         seed: tuple[int, int],
         stopwatch: Stopwatch,
+        exchange: ClientExchange | None = None,
     ) -> None:
         """Load the program.
 
@@ -39,12 +42,14 @@ class ClientTraining:
             make_optimizer: returns the job's, given the round's learning rate.
             seed: of the job and of this drive.
             stopwatch: charges the phases.
+            exchange: with the host, within a round.
 
         Raises:
             ModelError: it cannot be loaded.
         """
         self._program = ClientProgram.load(code)
         self._loaded, self._make_optimizer, self._seed, self._stopwatch = loaded, make_optimizer, seed, stopwatch
+        self._exchange = exchange
         self._state: dict[str, Array] = {}
 
     def train(self, job: Job, task: Train, received: Mapping[str, Array]) -> LocalPass:
@@ -63,15 +68,19 @@ class ClientTraining:
         if given := {name.removeprefix(STATE): a for name, a in received.items() if name.startswith(STATE)}:
             self._state = given
         loaded, size = self._loaded, int(task.config.get("batch_size", job.batch_size))
+        passes = count()
         records = ClientRecords(
             loaded.take,
-            lambda number: epoch_order(*self._seed, task.round, number, loaded.samples),
+            lambda: epoch_order(*self._seed, task.round, next(passes), loaded.samples),
             *(loaded.samples, loaded.resident),
         )
         begun = ClientRound(
             *(task.round, loaded.model, loaded.objective, records, (task.epochs, size)),
             *(partial(self._make_optimizer, task.learning_rate), self._stopwatch),
         )
+        if self._exchange is not None and job.exchanges:
+            self._exchange.begin(task.round, job.exchanges)
+            begun.ask = self._exchange
         state = {name: _own(array) for name, array in self._state.items()}  # of a round that fails nothing is kept
         loaded.model.train()
         loaded.model.zero_grad(set_to_none=True)

@@ -28,6 +28,7 @@ from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import encode
 from firmware_agent.cycle_marks import CycleMarks
 from firmware_agent.peak_memory import PeakMemory
+from firmware_agent.training.client_exchange import ClientExchange
 from firmware_agent.training.client_training import ClientTraining
 from firmware_agent.training.loaded_job import LoadedJob, size_of
 from firmware_agent.training.local_optimiser import make_local_optimiser
@@ -53,7 +54,14 @@ class Trainer:
         model: the same model.
     """
 
-    def __init__(self, job: Job, shard: Shard, device_number: int, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self,
+        job: Job,
+        shard: Shard,
+        device_number: int,
+        stopwatch: Stopwatch,
+        exchange: ClientExchange | None = None,
+    ) -> None:
         """Build the job's model.
 
         Args:
@@ -61,6 +69,7 @@ class Trainer:
             shard: this drive's data.
             device_number: makes each drive's order of samples its own.
             stopwatch: charges the phases.
+            exchange: of a client program with the host, within a round.
 
         Raises:
             ModelError: the model cannot be built here.
@@ -72,7 +81,7 @@ class Trainer:
         self._client: ClientTraining | None = None
         if job.client is not None:
             code = ShippedCode(job.client.name, job.client.source, job.client.arguments)  # type: ignore[arg-type]
-            self._client = ClientTraining(code, self.loaded, self._optimiser, self._seed, stopwatch)
+            self._client = ClientTraining(code, self.loaded, self._optimiser, self._seed, stopwatch, exchange)
 
     def train(self, task: Train, received: Mapping[str, Array] = NOTHING_MORE) -> LocalPass:
         """Pass `task.epochs` times over the shard, in the order of `epoch_order`; or take the steps that it names.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from firmware_agent.common.clients.client_program import ClientProgram, ClientReply, round_config
-from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, NoWatch
+from firmware_agent.common.clients.client_round import EXCHANGED, ClientRecords, ClientRound, NoWatch
 from firmware_agent.common.errors import (
     ConfigurationError,
     CsdError,
@@ -19,11 +19,12 @@ from firmware_agent.common.errors import (
     PluginFailed,
     user_errors,
 )
+from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Code, Train
 from firmware_agent.common.losses.objective import Objective
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
-from firmware_agent.common.slices import tensor_specs
+from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.weights import load_arrays
 from host.app.load_inputs import shipped_code
 from host.config.job_file import JobConfig
@@ -35,6 +36,7 @@ from host.policies.aggregation import Contribution, DriveHistory, Strategy, make
 from host.training.job_inputs import JobInputs
 from host.training.round_exchange import job_frame
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
+from host.training.rounds.strategy_rounds import StrategyRounds
 
 T = TypeVar("T")
 _RECORDS = 2
@@ -60,6 +62,27 @@ class _TrialSgd:
                 parameter.sub_(parameter.grad, alpha=self._learning_rate)
 
 
+class _TrialExchange:
+    """Answers exchanges within a round: all of some drives are taken to give the same.
+
+    Attributes:
+        rounds: the strategy.
+        specs: name on the wire, dtype and shape of each tensor of an exchange; none before the first.
+    """
+
+    def __init__(self, rounds: StrategyRounds, drives: Sequence[str]) -> None:
+        self.rounds, self._drives = rounds, drives
+        self.specs: tuple[TensorSpec, ...] = ()
+        self._number = 0
+
+    def __call__(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        specs = tuple(tensor_specs({EXCHANGED + name: array for name, array in arrays.items()}))
+        if not specs or specs != (self.specs or specs):
+            raise ModelError("csd.exchange: give tensors, the same names, shapes and dtypes each time")
+        self.specs, self._number = specs, self._number + 1
+        return self.rounds.exchange(1, self._number, dict.fromkeys(self._drives, arrays))[self._drives[0]]
+
+
 def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> ClientContract | None:
     """Return the client program of a federated job, which is run once, and what it returns; None without one.
 
@@ -82,11 +105,12 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
     said = _configure(inputs, tried, drives, code is not None)
     if code is None:
         return None
-    reply = _within(lambda: _run(inputs, code, next(iter(said.values()))), code.name)
+    names = list(said)[: max(2, tried.least_contributions)]
+    exchange = _TrialExchange(StrategyRounds(tried, job.strategy.name), names)
+    reply = _within(lambda: _run(inputs, code, next(iter(said.values())), exchange), code.name)
     weights = in_precision(inputs.evaluator.initial_weights(), job.chosen_precision)
     parts = [
-        Contribution(weights | reply.weights, _RECORDS, 1, device, reply.extras, reply.metrics)
-        for device in list(said)[: max(2, tried.least_contributions)]
+        Contribution(weights | reply.weights, _RECORDS, 1, device, reply.extras, reply.metrics) for device in names
     ]
     if len(parts) >= tried.least_contributions:
         try:
@@ -97,7 +121,7 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
                 f"client {code.name!r} does not fit strategy {job.strategy.name}: {told}"
             ) from error
     sent = Code(code.name, code.source, dict(code.arguments))
-    return ClientContract(sent, tuple(tensor_specs(reply.arrays)), tuple(reply.metrics))
+    return ClientContract(sent, tuple(tensor_specs(reply.arrays)), tuple(reply.metrics), exchange.specs)
 
 
 def _choose(job: JobConfig, plugins: Plugins, strategy: Strategy) -> ShippedCode | None:
@@ -139,7 +163,7 @@ def _configure(inputs: JobInputs, strategy: Any, drives: list[str], has_client: 
         raise PluginError(str(error)) from error
 
 
-def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> ClientReply:
+def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction, exchange: _TrialExchange) -> ClientReply:
     job, dataset = inputs.job, inputs.dataset
     program = ClientProgram.load(code)
     objective = Objective.of_spec(inputs.objective, job.chosen_precision)
@@ -147,13 +171,15 @@ def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> Clie
     load_arrays(model, in_precision(inputs.evaluator.initial_weights(), job.chosen_precision))
     records = ClientRecords(
         lambda places: {name: column[places] for name, column in dataset.fields.items()},
-        lambda _: np.arange(_RECORDS),
+        lambda: np.arange(_RECORDS),
         _RECORDS,
     )
     begun = ClientRound(
         *(1, model, objective, records, (1, min(job.batch_size, _RECORDS))),
         *(lambda: _TrialSgd(model.parameters(), job.learning_rate), NoWatch()),
     )
+    if hasattr(exchange.rounds.strategy, "exchange"):
+        begun.ask = exchange
     frame = job_frame(job, inputs.spec, inputs.objective, optimizer=inputs.optimizer)
     config = round_config(frame, Train(1, 1, config=dict(instruction.config)))
     state: dict[str, Any] = {}

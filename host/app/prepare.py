@@ -297,6 +297,8 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
         make_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
     strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
+    if job.straggler is not None and hasattr(strategy, "round_seconds"):
+        raise ConfigurationError(f"straggler: strategy {job.strategy.name} waits for nobody; leave it out")
     contract = try_client(inputs, plugins, strategy)
     if config.clock == SAMPLED and (contract is not None or hasattr(strategy, "configure")):
         raise ConfigurationError(

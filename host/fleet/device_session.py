@@ -21,6 +21,7 @@ _INBOX_MESSAGES = 16
 _FRAMES_IN_A_ROW = 64
 
 F = TypeVar("F", bound=Frame)
+G = TypeVar("G", bound=Frame)
 T = TypeVar("T")
 ExpectedTensors = Sequence[TensorSpec] | Callable[[Sequence[TensorSpec]], Sequence[TensorSpec]]
 """The tensors that an exchange has, or what returns them, given those that are announced."""
@@ -184,9 +185,16 @@ class DeviceSession:
         return frame
 
     async def receive_tensors(
-        self, exchange: int, expected: ExpectedTensors, then: type[F], deadline: Deadline
-    ) -> tuple[dict[str, Array], F]:
-        """Collect an exchange's tensors up to the closing frame of kind `then`; `expected` says which may be announced.
+        self,
+        exchange: int,
+        expected: ExpectedTensors,
+        then: type[F],
+        deadline: Deadline,
+        or_else: type[G] | None = None,
+    ) -> tuple[dict[str, Array], F | G]:
+        """Collect an exchange's tensors up to its closing frame; `expected` says which may be announced.
+
+        That frame is of kind `then`, or `or_else` if that is given.
 
         Raises:
             ProtocolError: the tensors are not the expected ones, or not whole; the session is closed.
@@ -197,7 +205,7 @@ class DeviceSession:
             allowed = expected(announced.specs) if callable(expected) else expected
             assembler = Assembler(exchange, announced.specs, allowed, spare)
             self.collect(assembler)
-            if not isinstance(frame := await self.receive(deadline), then):
+            if not isinstance(frame := await self.receive(deadline), (then, or_else or then)):
                 raise ProtocolError(f"sent {type(frame).__name__} where {then.__name__} was due")
             return assembler.arrays(), frame
         except ProtocolError as error:

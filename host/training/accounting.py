@@ -112,11 +112,14 @@ class Lateness:
             its energy end there too; None if all are waited for.
         devices: who is late whenever they were done, and nobody else is; None if the deadline says so.
         ended: device -> seconds that it is taken to have computed, per phase; None for as long as it did.
+        ends: given device -> when it was done, returns the round's end; who is not done then goes on beyond it, and
+            is not late. None if the last one ends it.
     """
 
     deadline_seconds: float | None = None
     devices: Collection[str] | None = None
     ended: Mapping[str, PhaseSeconds] | None = None
+    ends: Callable[[Mapping[str, float]], float] | None = None
 
     def of(self, composed: Composed) -> set[str]:
         """Return who of those who did something is late."""
@@ -177,6 +180,8 @@ class Accountant:
         parts = [self._device(part) for part in returned]
         composed, host_seconds = self._compose(parts, late, host_seconds, sending, crossed)
         names, seconds = late.of(composed), composed.seconds
+        if late.ends is not None and returned:
+            seconds = late.ends(composed.finish_seconds)
         if names and late.deadline_seconds is not None:
             seconds = late.deadline_seconds
         spans = _cut(composed.spans, seconds) if names else list(composed.spans)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from csd_emu.util.node_names import HOST
@@ -118,7 +119,8 @@ class FederatedTraining:
         begin, number, job = time.monotonic(), self._round + 1, self._job
         visited = await self._visit(number)
         start_seconds = self._accountant.array_seconds
-        lateness = Lateness(None if job.straggler is None else job.straggler.deadline)
+        ends = getattr(self._strategy.strategy, "round_seconds", None)
+        lateness = Lateness(None if job.straggler is None else job.straggler.deadline, ends=ends)
         accounted = self._accountant.account([answer.returned for answer in visited.answers], lateness)
         self._report_stragglers(number, accounted)
         contributions = self._contributions(visited.answers, accounted)
@@ -158,7 +160,8 @@ class FederatedTraining:
         choice = choose_devices(self._devices, self._job.participation, self._job.seed, number)
         samples, has_client = self._exchange.list_samples(), self._exchange.contract is not None
         choice, instructions = self._strategy.plan(number, self._devices, choice, samples, has_client)
-        visit = self._exchange.visit(number, self.weights, choice, frozenset(self._structure.buffers), instructions)
+        given = number, self.weights, choice, frozenset(self._structure.buffers), instructions
+        visit = self._exchange.visit(*given, partial(self._strategy.exchange, number))
         return await (visit if self._counter is None else self._counter.count_round(number, self.weights, visit))
 
     def _report_stragglers(self, number: int, accounted: StepAccount) -> None:
@@ -204,7 +207,10 @@ class FederatedTraining:
             [each.session.hello.samples if planned else each.returned.trained.samples for each in answers]
         )
         return {
-            answer.returned.device: make_contribution(self.weights, answer, count, counted[answer.returned.device])
+            answer.returned.device: make_contribution(
+                *(self.weights, answer, count, counted[answer.returned.device]),
+                finish_seconds=accounted.finish_seconds[answer.returned.device],
+            )
             for answer, count in zip(answers, counts, strict=True)
         }
 

@@ -17,24 +17,27 @@ import msgspec
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.clients.client_program import STATE
+from firmware_agent.common.clients.client_round import EXCHANGED, MOST_EXCHANGES
 from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
-from firmware_agent.common.frames.session_frames import Code, Job, Ready, Train, Trained
+from firmware_agent.common.frames.session_frames import Code, Exchange, Job, Ready, Tensors, Train, Trained
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
-from firmware_agent.common.slices import Array, tensor_specs
+from firmware_agent.common.slices import Array, cut_slices, tensor_specs
+from firmware_agent.common.wire import encode, pack
 from host.config.job_file import JobConfig
 from host.config.participation import RoundSelection
 from host.config.plugins.plugin_loading import Plugin
 from host.core.failures import Failures
 from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
-from host.core.tensor_sums import scan_update
+from host.core.tensor_sums import first_not_finite, scan_update
 from host.fleet.device_session import DeviceSession, ExpectedTensors
 from host.fleet.fleet import Fleet
 from host.training.accounting import DeviceReport
 from host.training.contributions import Refusal, ScreenedContribution, dealt_passes
 from host.training.device_conduct import Conduct, all_diverge, diverged
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages, encoded_bytes
+from host.training.rounds.drive_meeting import Answer, DriveMeeting
 from host.training.rounds.round_answer import RoundAnswer
 from host.training.screening import Screen
 
@@ -125,6 +128,7 @@ class RoundTask:
         instruction: of the strategy.
         weights: that it begins with.
         buffers: names of those that are not trained.
+        meeting: for exchanges of its client program; None if it asks for none.
     """
 
     number: int
@@ -132,6 +136,7 @@ class RoundTask:
     instruction: Instruction
     weights: Mapping[str, Array]
     buffers: Collection[str]
+    meeting: DriveMeeting | None = None
 
 
 NOTHING_SAID: Mapping[str, Instruction] = MappingProxyType({})
@@ -245,8 +250,11 @@ class RoundExchange:
         choice: RoundSelection,
         buffers: Collection[str] = (),
         instructions: Mapping[str, Instruction] = NOTHING_SAID,
+        answer: Answer | None = None,
     ) -> Visited:
         """Train one round on the chosen devices; `buffers` are the weights that are not trained.
+
+        `answer` is the strategy's to exchanges within the round.
 
         If none of them can be had, or believed, others stand in. If none at all can, those that still exist are given
         the watchdog's time to dial again, and are asked again, a few times.
@@ -269,7 +277,9 @@ class RoundExchange:
                 told = f"{', '.join(choice.chosen)} cannot be had; {', '.join(stand_ins)} stand in"
                 self.on_event(HOST, EventKind.NOTE, f"round {number}: {told}")
             attempt.begin(sessions)
-            start = weights, buffers
+            meets = answer is not None and self.contract is not None and self.contract.exchanges
+            names = [session.device for session in sessions]
+            start = weights, buffers, DriveMeeting(names, answer) if meets else None
             tasks = [RoundTask(number, messages, instructions.get(each.device, AS_USUAL), *start) for each in sessions]
             visits = [self._visit(session, task) for session, task in zip(sessions, tasks, strict=True)]
             results = self._screened(number, await all_or_none(visits), weights)
@@ -336,7 +346,11 @@ class RoundExchange:
             DeviceCodeFailed: the user's code failed, and the run ends.
         """
         try:
-            return await self._train_device(session, task)
+            try:
+                return await self._train_device(session, task)
+            finally:
+                if task.meeting is not None:
+                    task.meeting.leave(session.device)
         except DeviceFailed as error:  # the session goes on: the next round is another chance
             self.on_event(session.device, EventKind.FAILED, f"in round {task.number}: {error}")
             if isinstance(error, DeviceCodeFailed):
@@ -349,6 +363,28 @@ class RoundExchange:
             session.close(str(told))
             self.on_event(session.device, EventKind.LOST, f"in round {task.number}: {told}")
             return told
+
+    async def _returned(self, session: DeviceSession, task: RoundTask) -> tuple[dict[str, Array], Trained]:
+        """Return what a device returns from a round, in which it may ask for exchanges."""
+        expected: ExpectedTensors = tensor_specs(task.weights)
+        if (contract := self.contract) is not None:
+            expected = partial(contract.expected, weights=task.weights)
+        more = None if task.meeting is None else Exchange
+        for _ in range(1 + MOST_EXCHANGES):
+            arrays, closing = await session.receive_tensors(
+                task.number, expected, Trained, Deadline(self._job.watchdog), more
+            )
+            if isinstance(closing, Trained):
+                return arrays, closing
+            assert task.meeting is not None  # or no exchange had been taken
+            if bad := first_not_finite(arrays):
+                raise ProtocolError(f"{session.device}: exchanged {bad} with values that are no finite numbers")
+            given = {name.removeprefix(EXCHANGED): array for name, array in arrays.items()}
+            answer = await task.meeting.meet(session.device, given)
+            frames = [Tensors(task.number, tensor_specs(answer)), *cut_slices(task.number, answer), closing]
+            for data in pack(encode(frame) for frame in frames):
+                await session.send_encoded(data, Deadline(self._job.watchdog))
+        raise ProtocolError(f"{session.device}: asked for more than {MOST_EXCHANGES} exchanges in a round")
 
     def _explained(self, lost: CsdError) -> CsdError:
         """Return the loss of a device that fell silent with the client program that may be why."""
@@ -367,11 +403,8 @@ class RoundExchange:
         for data in task.messages.of(task.instruction, state):
             await session.send_encoded(data, Deadline(self._job.watchdog))
         self._prepared.add(session)
-        expected: ExpectedTensors = tensor_specs(task.weights)
-        if (contract := self.contract) is not None:
-            expected = partial(contract.expected, weights=task.weights)
-        deadline = Deadline(self._job.watchdog)
-        weights, trained = await session.receive_tensors(task.number, expected, Trained, deadline)
+        contract = self.contract
+        weights, trained = await self._returned(session, task)
         kept = {name: weights.pop(name) for name in list(weights) if name.startswith(STATE)} if contract else {}
         start = task.weights, task.buffers
         if sum(array.nbytes for array in weights.values()) < _SMALL_BYTES:

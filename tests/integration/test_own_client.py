@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import safetensors.numpy
 import yaml
@@ -110,6 +111,78 @@ def test_a_strategy_says_how_long_a_drive_trains(workshop: Workshop, csd_emu: Co
     one, two = last["devices"]
     assert (one["batch_size"], two["batch_size"]) == (16, 16)
     assert two["samples"] in range(2 * one["samples"] - 2, 2 * one["samples"] + 3)
+    workshop.assert_clean()
+
+
+MEETING = """import numpy as np
+from csd_emu.extend import FedAvg
+
+class Meeting(FedAvg):
+    def exchange(self, round, number, tensors):
+        first, *others = tensors.values()
+        mean = {name: np.mean([first[name], *(each[name] for each in others)], axis=0) for name in first}
+        return dict.fromkeys(tensors, mean)
+
+def train(model, loader, csd, config, poison=0):
+    for _ in range(2):
+        optimizer = csd.optimizer()
+        for batch in loader.passes(1):
+            loss = csd.loss(batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        means = csd.exchange({name: p * (float("nan") if poison == config["round"] else 1)
+                              for name, p in model.named_parameters()})
+        for name, parameter in model.named_parameters():
+            parameter.data.copy_(means[name])
+    return {"first": next(iter(means.values())).sum(), **dict(model.state_dict())}
+"""
+
+
+def test_drives_exchange_tensors_within_a_round(workshop: Workshop, csd_emu: Command) -> None:
+    workshop.write("mine.py", MEETING)
+    job = JOB | {"strategy": "mine.py:Meeting"}
+    assert run(workshop, csd_emu, job).code == 0
+    left = [safetensors.numpy.load_file(each) for each in sorted(workshop.run_directory().glob("*.safetensors"))]
+    assert left
+    # Three times the weights cross each way: twice within the round, and once at its end.
+    size_bytes = sum(array.nbytes for array in left[-1].values())
+    for sent, received in cost(workshop):
+        assert 3 * size_bytes < min(sent, received) < 3.2 * size_bytes + 4096
+    by_hand = weights(workshop)
+    workshop.runs.rename(workshop.folder / "first")
+    assert run(workshop, csd_emu, job).code == 0
+    assert weights(workshop) == by_hand
+    workshop.runs.rename(workshop.folder / "again")
+    done = run(workshop, csd_emu, job | {"client": {"name": "mine.py:train", "poison": 2}})
+    assert done.code == 1, done.err
+    assert "csd.exchange: 0.weight has values that are no finite numbers" in " ".join(done.err.split())
+    assert "csd-0" in done.err
+    workshop.assert_clean()
+
+
+def test_an_asynchronous_round_ends_with_the_updates_that_it_takes(workshop: Workshop, csd_emu: Command) -> None:
+    job = {key: value for key, value in JOB.items() if key != "client"} | {
+        "data": {"source": "digits", "partition": {"quantity": 2}},
+        "strategy": {"name": "fedbuff", "buffer": 1},
+        "rounds": 6,
+    }
+    assert run(workshop, csd_emu, job).code == 0
+    records, whole = workshop.rounds(), weights(workshop)
+    assert [len(record["devices"]) for record in records] == [2, 1, 1, 1, 1, 1]
+    assert any(record["metrics"]["staleness"] > 0 for record in records)
+    starts = [record["start_seconds"] for record in records]
+    lengths = [record["array_seconds"] for record in records]
+    assert starts[1:] == pytest.approx(np.cumsum(lengths)[:-1])
+    both = [sum(p["device_seconds"].values()) for p in records[0]["devices"]]
+    assert lengths[0] < max(both)
+    workshop.runs.rename(workshop.folder / "whole")
+    assert run(workshop, csd_emu, job | {"rounds": 3}).code == 0
+    saved = workshop.run_directory() / "job.yaml"
+    saved.write_text(saved.read_text().replace("rounds: 3", "rounds: 6"))
+    assert csd_emu("run", "--resume", workshop.run_directory()).code == 0
+    assert weights(workshop) == whole
+    assert run(workshop, csd_emu, job | {"straggler": {"deadline": 1}}).code == 2
     workshop.assert_clean()
 
 

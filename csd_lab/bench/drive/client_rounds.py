@@ -109,4 +109,4 @@ def _taker(shard: Shard) -> Any:
 
 
 def _in_order(count: int) -> Any:
-    return lambda _: np.arange(count)
+    return lambda: np.arange(count)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from firmware_agent.common.clients.built_in_clients import CLIENTS, GIVEN
-from firmware_agent.common.clients.client_round import ClientRound, Setting
+from firmware_agent.common.clients.client_round import ClientRound, Setting, to_array
 from firmware_agent.common.clients.confinement import confined
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job, Train
@@ -118,7 +118,7 @@ class ClientProgram:
         Raises:
             ModelError: it is more than a drive may keep, or no numbers.
         """
-        arrays = {self._named(name): self._array(name, value) for name, value in state.items()}
+        arrays = {self._named(name): to_array(f"client {self.name!r}", name, value) for name, value in state.items()}
         size_bytes, most_bytes = sum(each.nbytes for each in arrays.values()), most_state_bytes(state_arrays(model))
         if size_bytes > most_bytes:
             raise ModelError(
@@ -137,7 +137,7 @@ class ClientProgram:
         metrics = {self._named(n): self._number(n, v) for n, v in found.items() if isinstance(v, numbers.Real)}
         if len(metrics) > MOST_METRICS:
             raise ModelError(f"client {self.name!r}: returned {len(metrics)} numbers; at most {MOST_METRICS} are taken")
-        arrays = {self._named(n): self._array(n, v) for n, v in found.items() if n not in metrics}
+        arrays = {self._named(n): to_array(f"client {self.name!r}", n, v) for n, v in found.items() if n not in metrics}
         weights = {name: self._like(name, arrays.pop(name), own[name]) for name in own if name in arrays}
         return ClientReply(weights if found.keys() - metrics else own, arrays, metrics)
 
@@ -150,16 +150,6 @@ class ClientProgram:
         if name != "loss" and not math.isfinite(value):
             raise ModelError(f"client {self.name!r}: returned {name} = {value}; return finite numbers")
         return float(value)
-
-    def _array(self, name: object, value: object) -> Array:
-        try:
-            array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ModelError(f"client {self.name!r}: {name} cannot cross the wire ({error}); use float32") from error
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            told = f"{name} is {type(value).__name__} of {array.dtype}"
-            raise ModelError(f"client {self.name!r}: {told}; give tensors and numbers")
-        return np.ascontiguousarray(array).reshape(array.shape)
 
     def _like(self, name: str, array: Array, own: Array) -> Array:
         if array.shape != own.shape or (array.dtype.kind == "f") != (own.dtype.kind == "f"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,15 @@ from torch import nn
 
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.losses.objective import Batch, Objective
+from firmware_agent.common.slices import Array
 
 TensorBatch = Mapping[str, torch.Tensor]
 """Field -> (records, ...) values, as stored."""
 Setting = int | float | str | bool
+EXCHANGED = "exchange/"
+"""How tensors are called on the wire that a client program exchanges within a round."""
+MOST_EXCHANGES = 1000
+"""Within a round."""
 
 _PHASES = ("forward", "backward", "update")
 # What no phase is named for: most of it is arithmetic on weights.
@@ -60,13 +65,13 @@ class ClientRecords:
 
     Attributes:
         take: returns the records at these places in the shard.
-        order: returns (samples,) the places of all records in the order of pass number 0, 1, ... of the round.
+        order: returns (samples,) the places of all records in the order of the round's next pass.
         samples: how many there are.
         resident: whether they lie in memory; else reading them is no device time of the program's.
     """
 
     take: Callable[[npt.NDArray[np.integer]], Batch]
-    order: Callable[[int], npt.NDArray[np.integer]]
+    order: Callable[[], npt.NDArray[np.integer]]
     samples: int
     resident: bool = True
 
@@ -141,6 +146,7 @@ class ClientRound:
         loader: the round's batches.
         samples, steps: records and batches taken so far.
         read_bytes: of those records.
+        ask: exchanges arrays with the host.
     """
 
     def __init__(
@@ -166,8 +172,9 @@ class ClientRound:
         """
         self.number, self.model, self.loader = number, model, Loader(self._fetch, *passes)
         self.samples = self.steps = self.read_bytes = 0
+        self.ask: Callable[[Mapping[str, Array]], Mapping[str, Array]] = _nobody
         self._objective, self._records, self._make_optimizer = objective, records, make_optimizer
-        self._phases, self._pass, self._mean = _Phases(stopwatch), 0, _MeanLoss()
+        self._phases, self._mean = _Phases(stopwatch), _MeanLoss()
 
     @property
     def mean_loss(self) -> float:
@@ -220,10 +227,25 @@ class ClientRound:
             with self.phase("update"):
                 optimizer.step()
 
+    def exchange(self, tensors: Mapping[str, object]) -> dict[str, torch.Tensor]:
+        """Return what the strategy's `exchange` answers to what all drives of the round give; it waits for them.
+
+        Waiting is no device time. Each exchange of a program gives the same names, shapes and dtypes.
+
+        Raises:
+            ModelError: these are no tensors or finite numbers, others than in the trial on the host, or nobody answers.
+        """
+        arrays = {str(name): to_array("csd.exchange", name, value) for name, value in tensors.items()}
+        if bad := [name for name, a in arrays.items() if a.dtype.kind == "f" and not np.isfinite(a).all()]:
+            raise ModelError(f"csd.exchange: {bad[0]} has values that are no finite numbers; lower the learning rate")
+        self._phases.lap()
+        answer = self.ask(arrays)
+        self._phases.mark()
+        return {name: torch.from_numpy(np.array(array)) for name, array in answer.items()}
+
     def _fetch(self, epochs: int, batch_size: int) -> Iterator[TensorBatch]:
         for _ in range(epochs):
-            order = self._records.order(self._pass)
-            self._pass += 1
+            order = self._records.order()
             for start in range(0, len(order), batch_size):
                 yield self._take(order[start : start + batch_size])
 
@@ -236,6 +258,29 @@ class ClientRound:
         self.samples, self.steps = self.samples + len(places), self.steps + 1
         self.read_bytes += sum(column.nbytes for column in batch.values())
         return {name: torch.from_numpy(column) for name, column in batch.items()}
+
+
+def to_array(where: str, name: object, value: object) -> Array:
+    """Return a tensor or number of a client program as an array that can cross the wire.
+
+    Raises:
+        ModelError: it cannot; the message begins with `where`.
+    """
+    try:
+        array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{where}: {name} cannot cross the wire ({error}); use float32") from error
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        told = f"{name} is {type(value).__name__} of {array.dtype}"
+        raise ModelError(f"{where}: {told}; give tensors and numbers")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _nobody(_: object) -> NoReturn:
+    raise ModelError(
+        "csd.exchange: nobody answers: the strategy has no exchange(round, number, tensors), or nothing was given in "
+        "the trial on the host"
+    )
 
 
 def _stored(batch: TensorBatch) -> Batch:

@@ -86,9 +86,10 @@ class Job(Frame, frozen=True):
     whoever waits for the other side longer than `deadline_seconds` then ends the session. `cut` names the layer that
     the host's part of the model begins with (see `firmware_agent.common.split.cutting`); None for the whole model in
     the drive. `client` trains in rounds in place of the drive's own loop, and `returns` these tensors, with numbers of
-    the names in `metrics` (see `firmware_agent.common.clients`). `optimiser` is None for SGD with `learning_rate` and
-    `momentum`, else a class of `torch.optim` or of the user's own; the norm of a step's gradient is cut to `clip_norm`.
-    Both are of local training. Parameters whose names match a pattern of `freeze` are not trained.
+    the names in `metrics` (see `firmware_agent.common.clients`); `exchanges` are those of an exchange within a round.
+    `optimiser` is None for SGD with `learning_rate` and `momentum`, else a class of `torch.optim` or of the user's own;
+    the norm of a step's gradient is cut to `clip_norm`. Both are of local training. Parameters whose names match a
+    pattern of `freeze` are not trained.
     """
 
     model: Name
@@ -110,6 +111,7 @@ class Job(Frame, frozen=True):
     client: Code | None = None
     returns: Annotated[list[TensorSpec], Meta(max_length=MAX_TENSORS)] = msgspec.field(default_factory=list)
     metrics: Annotated[list[Name], Meta(max_length=MAX_FACTS)] = msgspec.field(default_factory=list)
+    exchanges: Annotated[list[TensorSpec], Meta(max_length=MAX_TENSORS)] = msgspec.field(default_factory=list)
     optimiser: Code | None = None
     clip_norm: Annotated[float, Meta(gt=0)] | None = None
     freeze: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=1 << 10)] = msgspec.field(
@@ -188,6 +190,13 @@ class Trained(Frame, frozen=True, omit_defaults=True):
     metered: Metered | None = None
     step_seconds: Annotated[list[PhaseSeconds], Meta(max_length=MAX_RAW_STEPS)] = msgspec.field(default_factory=list)
     metrics: Annotated[dict[Name, float], Meta(max_length=MAX_FACTS)] = msgspec.field(default_factory=dict)
+
+
+class Exchange(Frame, frozen=True):
+    """Either side: the tensors just sent are a client program's in this exchange of a round, or the answer to it."""
+
+    round: Positive
+    number: Positive
 
 
 class Disturb(Frame, frozen=True):

@@ -12,6 +12,7 @@ from host.core.tensor_sums import weighted_mean
 from host.policies.aggregation.clipping import Clipped
 from host.policies.aggregation.fedadam import FedAdagrad, FedAdam, FedYogi
 from host.policies.aggregation.fedavg import FedAvg
+from host.policies.aggregation.fedbuff import FedBuff
 from host.policies.aggregation.fednova import FedNova
 from host.policies.aggregation.fedprox import FedProx
 from host.policies.aggregation.krum import Krum, MultiKrum
@@ -31,6 +32,7 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedBn",
+    "FedBuff",
     "FedNova",
     "FedProx",
     "FedYogi",

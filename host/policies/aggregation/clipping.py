@@ -10,7 +10,7 @@ import numpy as np
 
 from firmware_agent.common.slices import Array
 from host.core.tensor_sums import DOT_ELEMENTS
-from host.policies.aggregation.strategy import Contribution, Strategy
+from host.policies.aggregation.strategy import OPTIONAL_METHODS, Contribution, Strategy
 
 
 class Clipped:
@@ -28,7 +28,7 @@ class Clipped:
         """Put the bound M = `update_norm`, in units of the weights, in front of `strategy`."""
         self._strategy, self._update_norm, self._parameters = strategy, update_norm, frozenset(parameters)
         self.proximal, self.least_contributions = strategy.proximal, strategy.least_contributions
-        for name in ("client", "counts_steps", "configure", "evaluate"):  # what not every strategy has
+        for name in ("client", "counts_steps", *OPTIONAL_METHODS):
             if hasattr(strategy, name):
                 setattr(self, name, getattr(strategy, name))
 

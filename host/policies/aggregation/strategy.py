@@ -27,6 +27,7 @@ class Contribution:
         seconds: phase -> device seconds.
         joules: that it took in the round.
         sent_bytes, received_bytes: host to drive, and drive to host.
+        finish_seconds: from the round's beginning until the host had it, in the array's time.
     """
 
     weights: Mapping[str, Array]
@@ -40,6 +41,7 @@ class Contribution:
     joules: float = math.nan
     sent_bytes: int = 0
     received_bytes: int = 0
+    finish_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,20 @@ class DriveHistory:
     loss: float = math.nan
 
 
+OPTIONAL_METHODS = {"configure": 2, "exchange": 3, "evaluate": 2, "round_seconds": 1}
+"""What a strategy may have beside the methods of the protocol -> how many arguments it takes."""
+
+
 class Strategy(Protocol):
     """An aggregation algorithm with its own state. Sums run in float64 and in the order of the contributions.
 
     It may have ``configure(round, drives)``, of drive -> `DriveHistory`, which returns drive -> what is said to it:
     name -> number, text or array. Nobody else is asked. ``epochs``, ``batch_size`` and ``learning_rate`` count in any
     drive, all else is for a client program; ``client`` names the one that it needs. And it may have
-    ``evaluate(round, weights)``, which returns name -> number.
+    ``evaluate(round, weights)``, which returns name -> number. ``exchange(round, number, tensors)``, of drive ->
+    name -> array, returns the same for all these drives: the answer to exchange 1, 2, ... that their client programs
+    ask for within a round. With ``round_seconds(finish_seconds)``, of drive -> when it is done, it says how long a
+    round takes, in which drives may be at work beyond its end.
 
     Only trained parameters are treated as the algorithm says. Everything else in a model, such as a batch norm's
     running mean, variance and counter, is no step of an optimiser: it is averaged by samples, and integers are rounded.

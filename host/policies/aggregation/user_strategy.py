@@ -12,11 +12,9 @@ import numpy as np
 from firmware_agent.common.errors import PluginError, user_errors
 from firmware_agent.common.slices import Array
 from host.config.plugins.plugin_loading import Plugin, check_methods, describe_error
-from host.policies.aggregation.strategy import Contribution
+from host.policies.aggregation.strategy import OPTIONAL_METHODS, Contribution
 
 _METHODS = {"aggregate": 2, "state": 0, "load_state": 1}
-# Methods that it may have, which are then this class's too.
-_OPTIONAL = {"configure": 2, "evaluate": 2}
 
 
 class UserStrategy:
@@ -33,7 +31,7 @@ class UserStrategy:
         self._strategy = plugin.make(momentum=momentum, parameters=frozenset(parameters))
         check_methods(plugin, self._strategy, _METHODS, "derive it from csd_emu.extend.Stateless")
         self.proximal = _read_proximal(plugin, self._strategy)
-        for name, count in _OPTIONAL.items():
+        for name, count in OPTIONAL_METHODS.items():
             if hasattr(self._strategy, name):
                 check_methods(plugin, self._strategy, {name: count}, "correct its arguments")
                 setattr(self, name, partial(self._guarded, name))

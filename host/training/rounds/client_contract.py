@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from firmware_agent.common.clients.client_program import EXTRA, STATE, most_state_bytes
+from firmware_agent.common.clients.client_round import EXCHANGED
 from firmware_agent.common.errors import PluginFailed, ProtocolError
 from firmware_agent.common.frames.frame_fields import MAX_FACTS, TensorSpec
 from firmware_agent.common.frames.session_frames import Code, Job, Tensors, Train
@@ -30,20 +31,25 @@ class ClientContract:
         code: names it.
         returns: name on the wire, dtype and shape of each tensor.
         metrics: names of its numbers.
+        exchanges: tensors of an exchange within a round, as on the wire; none if it asks for none.
     """
 
     code: Code
     returns: tuple[TensorSpec, ...]
     metrics: tuple[str, ...] = ()
+    exchanges: tuple[TensorSpec, ...] = ()
 
     @classmethod
     def of(cls, frame: Job) -> ClientContract | None:
         """Return that of a job; None if drives train by themselves."""
-        return None if frame.client is None else cls(frame.client, tuple(frame.returns), tuple(frame.metrics))
+        if frame.client is None:
+            return None
+        return cls(frame.client, tuple(frame.returns), tuple(frame.metrics), tuple(frame.exchanges))
 
     def added_to(self, frame: Job) -> Job:
         """Return the frame of a job in which the program trains."""
-        return msgspec.structs.replace(frame, client=self.code, returns=list(self.returns), metrics=list(self.metrics))
+        told = {name: list(getattr(self, name)) for name in ("returns", "metrics", "exchanges")}
+        return msgspec.structs.replace(frame, client=self.code, **told)
 
     def believed(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return those of a drive's numbers that it may return, and that are finite."""
@@ -55,6 +61,8 @@ class ClientContract:
         Raises:
             ProtocolError: it keeps too much state.
         """
+        if self.exchanges and announced and announced[0].name.startswith(EXCHANGED):
+            return list(self.exchanges)
         state = [spec for spec in announced if spec.name.startswith(STATE)]
         size_bytes, most_bytes = sum(map(spec_bytes, state)), most_state_bytes(weights)
         if size_bytes > most_bytes:
@@ -87,14 +95,14 @@ AS_USUAL = Instruction()
 
 
 def read_instructions(
-    returned: object, devices: Sequence[str], strategy: str, has_client: bool
+    returned: object, devices: Sequence[str], strategy: str, has_client: bool, method: str = "configure"
 ) -> dict[str, Instruction]:
-    """Return device -> instruction of what a strategy's `configure` returned, in the order of `devices`.
+    """Return device -> instruction of what a strategy's `method` returned, in the order of `devices`.
 
     Raises:
         PluginFailed: it is something else, nobody is asked, or something is said that nobody hears.
     """
-    where = f"strategy {strategy!r}: configure"
+    where = f"strategy {strategy!r}: {method}"
     if not isinstance(returned, Mapping) or not returned:
         told = "nobody" if isinstance(returned, Mapping) else type(returned).__name__
         raise PluginFailed(f"{where} returned {told}; return drive -> {{}} for each drive that is to train", "strategy")

@@ -13,6 +13,7 @@ from host.config.participation import RoundSelection
 from host.core.records import DeviceRound
 from host.policies.aggregation import Contribution, DriveHistory, Strategy
 from host.training.rounds.client_contract import Instruction, read_instructions
+from host.training.rounds.drive_meeting import Brought
 from host.training.rounds.round_answer import RoundAnswer
 
 _CLIENTS = "client states/"
@@ -62,6 +63,19 @@ class StrategyRounds:
         said = read_instructions(configure(number, drives), there, self.name, has_client)
         return RoundSelection((*said, *(device for device in absent if device not in said)), ()), said
 
+    def exchange(self, number: int, exchange: int, brought: Brought) -> Brought:
+        """Return device -> name -> array, what the strategy answers to an exchange within a round.
+
+        Raises:
+            PluginFailed: a strategy of the user's own failed, or answers something else.
+        """
+        answered = self.strategy.exchange(number, exchange, brought)  # type: ignore[attr-defined]  # has been tried
+        said = read_instructions(answered, list(brought), self.name, has_client=True, method="exchange")
+        if bad := [device for device in brought if device not in said or said[device].config]:
+            told = f"exchange does not answer {bad[0]} with arrays alone; return drive -> name -> array for all drives"
+            raise PluginFailed(f"strategy {self.name!r}: {told}", "strategy")
+        return {device: each.tensors for device, each in said.items()}
+
     def note(self, contributions: Iterable[Contribution]) -> None:
         """Take in a round."""
         for part in contributions:
@@ -92,7 +106,9 @@ class StrategyRounds:
         }
 
 
-def make_contribution(sent: Mapping[str, Array], answer: RoundAnswer, samples: int, part: DeviceRound) -> Contribution:
+def make_contribution(
+    sent: Mapping[str, Array], answer: RoundAnswer, samples: int, part: DeviceRound, finish_seconds: float
+) -> Contribution:
     """Return what a drive adds to a round.
 
     Args:
@@ -100,13 +116,14 @@ def make_contribution(sent: Mapping[str, Array], answer: RoundAnswer, samples: i
         answer: what it returned.
         samples: its weight in the mean.
         part: its time and energy.
+        finish_seconds: from the round's beginning until the host had it.
     """
     extras = {name.removeprefix(EXTRA): array for name, array in answer.weights.items() if name.startswith(EXTRA)}
     weights = {name: answer.weights.get(name, array) for name, array in sent.items()}
     seconds = {name: getattr(part.device_seconds, name) for name in part.device_seconds.__struct_fields__}
     return Contribution(
         *(weights, samples, part.steps, part.device, extras, answer.returned.trained.metrics, part.loss, seconds),
-        *(math.fsum(part.energy_joules.values()), part.sent_bytes, part.received_bytes),
+        *(math.fsum(part.energy_joules.values()), part.sent_bytes, part.received_bytes, finish_seconds),
     )
 
 

@@ -21,6 +21,7 @@ from host.policies.aggregation import (
     FedAdam,
     FedAvg,
     FedBn,
+    FedBuff,
     FedNova,
     FedProx,
     FedYogi,
@@ -45,6 +46,7 @@ MAKERS: dict[str, Callable[[], Strategy]] = {
     "fedadagrad": lambda: FedAdagrad(parameters=PARAMETERS),
     "private_fedavg": lambda: PrivateFedAvg(1.0, 0.5, parameters=PARAMETERS),
     "scaffold": lambda: Scaffold(parameters=PARAMETERS),
+    "fedbuff": lambda: FedBuff(10, parameters=PARAMETERS),
 }
 numbers = st.floats(-100, 100, width=32)
 momenta = st.just(0.0) | st.floats(0.01, 0.99)
@@ -258,6 +260,7 @@ def test_the_job_file_names_the_strategy(subtests: pytest.Subtests) -> None:
         ({"name": "private_fedavg", "clip": 2, "noise": 0}, PrivateFedAvg, 0.0),
         ("scaffold", Scaffold, 0.0),
         ("fedbn", FedBn, 0.0),
+        ({"name": "fedbuff", "buffer": 3}, FedBuff, 0.0),
         ("median", Median, 0.0),
         ({"name": "trimmed_mean", "discard": 0}, TrimmedMean, 0.0),
         ("krum", Krum, 0.0),
