@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +38,7 @@ from host.training.device_conduct import Conduct, all_diverge, diverged
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, RoundMessages, encoded_bytes
 from host.training.rounds.drive_meeting import Answer, DriveMeeting
 from host.training.rounds.round_answer import RoundAnswer
+from host.training.rounds.round_attempt import RoundAttempt
 from host.training.screening import Screen
 
 T = TypeVar("T")
@@ -48,8 +48,6 @@ _LOOK_SECONDS = 1.0
 _SMALL_BYTES = 256 << 10
 # What the wire takes as a drive's own deadline.
 MAX_DEADLINE_SECONDS = 1e6
-# How often one device is asked in a round in which nobody has answered yet.
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -148,43 +146,6 @@ async def leave_alone(session: DeviceSession, deadline: Deadline) -> None:
     """Say nothing to a device before its task."""
 
 
-class _Attempt:
-    """One round until somebody answers: who was asked how often, and what went wrong."""
-
-    def __init__(self, number: int, choice: RoundSelection) -> None:
-        self.number, self._choice = number, choice
-        self._chosen, self.reserves = frozenset(choice.chosen), frozenset(choice.reserves)
-        self.counts: Counter[str] = Counter()
-        self.errors: list[CsdError] = []
-        self.patience: Deadline | None = None
-        self._tried: set[DeviceSession] = set()
-
-    def may_ask(self, device: str) -> bool:
-        """Whether a device that dials in again is asked again: one that is lost every time ends some time."""
-        return self.counts[device] < _ATTEMPTS
-
-    def candidates(self, sessions: Mapping[str, DeviceSession]) -> list[DeviceSession]:
-        """Return whom to ask now: the chosen ones, else as many others as were chosen; no session twice."""
-        present = {d: session for d, session in sessions.items() if session not in self._tried and self.may_ask(d)}
-        if chosen := [session for device, session in present.items() if device in self._chosen]:
-            return chosen
-        stand_ins = [device for device in self._choice.reserves if device in present][: len(self._choice.chosen)]
-        return [session for device, session in present.items() if device in stand_ins]
-
-    def begin(self, sessions: Sequence[DeviceSession]) -> None:
-        """Note that these are asked."""
-        self._tried.update(sessions)
-        self.counts.update(session.device for session in sessions)
-
-    def verdict(self) -> CsdError:
-        """Return why the round has failed: what a device said of its task, else that all are lost."""
-        failure = next((error for error in self.errors if isinstance(error, DeviceFailed)), None)
-        last = f" ({self.errors[-1]})" if self.errors else ""
-        return failure or DeviceLost(
-            f"round {self.number}: no device returned its weights{last}; csd-emu status shows what is left"
-        )
-
-
 class RoundExchange:
     """Exchanges weights with the devices of a fleet, round by round; one instance per run.
 
@@ -267,7 +228,7 @@ class RoundExchange:
         """
         task = Train(number, self._job.epochs, learning_rate=self.learning_rate(number))
         messages = RoundMessages(weights, task)
-        attempt = _Attempt(number, choice)
+        attempt = RoundAttempt(number, choice)
         while True:
             sessions = attempt.candidates(self.conduct.without_aside(self._fleet.sessions()))
             if not sessions:
@@ -277,9 +238,9 @@ class RoundExchange:
                 told = f"{', '.join(choice.chosen)} cannot be had; {', '.join(stand_ins)} stand in"
                 self.on_event(HOST, EventKind.NOTE, f"round {number}: {told}")
             attempt.begin(sessions)
-            meets = answer is not None and self.contract is not None and self.contract.exchanges
             names = [session.device for session in sessions]
-            start = weights, buffers, DriveMeeting(names, answer) if meets else None
+            meets = self.contract is not None and self.contract.exchanges
+            start = weights, buffers, DriveMeeting(names, answer) if answer is not None and meets else None
             tasks = [RoundTask(number, messages, instructions.get(each.device, AS_USUAL), *start) for each in sessions]
             visits = [self._visit(session, task) for session, task in zip(sessions, tasks, strict=True)]
             results = self._screened(number, await all_or_none(visits), weights)
@@ -315,7 +276,7 @@ class RoundExchange:
             *(session.device, dealt, returned.trained, answer.scan, clock), by_program=self.contract is not None
         )
 
-    async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
+    async def _wait_for_newcomer(self, attempt: RoundAttempt) -> None:
         """Return when there is a session that can be asked in this round.
 
         Raises:
