@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import difflib
 import functools
-import hashlib
-import sys
-import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import ModelError, user_errors
-from firmware_agent.common.folded_traceback import remember_source
 from firmware_agent.common.imports import check_module, import_named, name_in
+from firmware_agent.common.source_files import module_from, read_source
 
-MAX_SOURCE_BYTES = 1 << 19
 Kind = TypeVar("Kind", bound=type)
 
 
@@ -102,7 +97,7 @@ def load_code(kind: str, code: ShippedCode) -> Callable[..., Any]:
     except user_errors() as error:  # the user's module may raise anything while it is imported
         raise ModelError(
             f"{kind} {code.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
-            f"library are there, so ship anything else inside the {kind}'s file"
+            f"library are there, so put anything else into files beside the {kind}'s"
         ) from error
 
 
@@ -128,27 +123,9 @@ def make_code(kind: str, code: ShippedCode, built_in: Mapping[str, type]) -> Cal
 
 def _read(kind: str, name: str, path: Path) -> str:
     try:
-        return read_file(path, MAX_SOURCE_BYTES).decode()
+        return read_source(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
             f"{kind} {name!r}: cannot read {path} ({error}); give a path from the job file's folder, of a file that is "
-            "self-contained and small"
+            "small"
         ) from error
-
-
-def module_from(where: str, source: str) -> types.ModuleType:
-    """Return the module of a file's text; it is known to the interpreter by a name of its own, as dataclasses need it.
-
-    Raises:
-        BaseException: whatever the text raises; it may be no Python.
-    """
-    name = f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__file__ = where
-    remember_source(where, source)
-    try:
-        exec(compile(source, where, "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

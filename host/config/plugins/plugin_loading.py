@@ -12,13 +12,10 @@ from typing import Any
 
 from csd_emu.util.registry import Registry
 from csd_emu.util.renamed import adopt_old_methods
-from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
 from firmware_agent.common.imports import check_module, check_outside, check_source, import_named, name_in
-from firmware_agent.common.shipped_code import module_from
+from firmware_agent.common.source_files import module_from, read_source
 from host.config.plugins.plugin_section import UserSection, accepted, read_options
-
-MAX_SOURCE_BYTES = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -185,7 +182,7 @@ def _find(kind: Registry, name: str, folder: Path, told: str) -> tuple[str, str,
 
 def _read(path: Path, told: str) -> str:
     try:
-        return read_file(path, MAX_SOURCE_BYTES).decode()
+        return read_source(path)
     except (OSError, UnicodeDecodeError) as error:
         raise PluginError(
             f"{told}: cannot read {path} ({error}); give a path from the job file's folder, or if the file is large, "

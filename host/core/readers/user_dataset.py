@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common import imports
-from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.datafiles.record_set import RecordSet, RecordSource, check_fields, check_images, check_labels
 from firmware_agent.common.errors import DataError, PluginError, user_errors
 from firmware_agent.common.folded_traceback import describe_error
-from firmware_agent.common.shipped_code import MAX_SOURCE_BYTES, module_from
+from firmware_agent.common.source_files import module_from, read_source
 from host.core.readers.table_records import MOST_BYTES
 
 _FIELDS = ("x", "y")
@@ -33,7 +32,7 @@ def read_code(source: str, where: str) -> str | None:
         if not module.endswith(".py"):
             imports.check_module(module, name)
             return None
-        text = read_file(Path(module), MAX_SOURCE_BYTES).decode()
+        text = read_source(Path(module))
         imports.check_source(text, module, name)
     except (OSError, ValueError) as error:
         raise DataError(

@@ -6,7 +6,8 @@ from torch import nn
 
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.models import build_model, resolve_model
-from firmware_agent.common.shipped_code import MAX_SOURCE_BYTES, ShippedCode
+from firmware_agent.common.shipped_code import ShippedCode
+from firmware_agent.common.source_files import MAX_SOURCE_BYTES
 
 MY_NET = """
 from torch import nn
@@ -92,5 +93,5 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match="cannot read"):
         resolve_model("my_net.py:build", {}, folder)
     (folder / "my_net.py").write_text("#" * (MAX_SOURCE_BYTES + 1))
-    with pytest.raises(ModelError, match="self-contained and small"):
+    with pytest.raises(ModelError, match="of a file that is small"):
         resolve_model("my_net.py:build", {}, folder)
