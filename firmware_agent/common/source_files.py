@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def read_source(path: Path) -> str:
     files: dict[str, str] = {}
     waiting = [] if _MARK in text else [text]  # of a run's directory
     while waiting:
-        for name in _imported(waiting.pop()):
+        for name, _ in _imported(waiting.pop(), ast.walk):
             beside = path.parent / f"{name}.py"
             if name not in files and name not in sys.stdlib_module_names and beside.is_file() and beside != path:
                 files[name] = read_file(beside, MAX_SOURCE_BYTES).decode()
@@ -45,6 +45,14 @@ def read_source(path: Path) -> str:
     return whole
 
 
+def top_imports(source: str) -> Iterator[tuple[str, int]]:
+    """Yield package and line of what a file imports as it is loaded, in the text itself, but what travels with it."""
+    files = _others(source)
+    for name, node in _imported(source, ast.iter_child_nodes):
+        if name not in files:
+            yield name.partition(".")[0], node.lineno
+
+
 def module_from(where: str, source: str) -> types.ModuleType:
     """Return the module of a file's text; it is known to the interpreter by a name of its own, as dataclasses need it.
 
@@ -53,9 +61,12 @@ def module_from(where: str, source: str) -> types.ModuleType:
     Raises:
         BaseException: whatever the text raises; it may be no Python.
     """
+    return _run(f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}", where, source, _others(source))
+
+
+def _others(source: str) -> dict[str, str]:
     _, mark, others = source.rpartition(_MARK)
-    files = dict(json.loads(others)) if mark else {}
-    return _run(f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}", where, source, files)
+    return dict(json.loads(others)) if mark else {}
 
 
 def _run(name: str, where: str, source: str, files: Mapping[str, str]) -> types.ModuleType:
@@ -84,11 +95,11 @@ def _importer(top: str, files: Mapping[str, str]) -> Callable[..., Any]:
     return find
 
 
-def _imported(text: str) -> Iterator[str]:
-    """Yield the names of modules that a text imports; none if it is no Python."""
+def _imported(text: str, nodes: Callable[[ast.AST], Iterable[ast.AST]]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the names of modules that `nodes` of a text import, and where; none if it is no Python."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(ast.parse(text)):
             if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
+                yield from ((alias.name, node) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                yield node.module or ""
+                yield node.module or "", node

@@ -16,6 +16,7 @@ from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from host.app.client_trial import try_client
+from host.app.drive_imports import check_imports
 from host.app.load_inputs import load_job_dataset, make_inputs
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
@@ -237,6 +238,8 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
     _check_in_place(config, job)
     files = {spec.name: spec.source, job.data.source: inputs.dataset.code}
     check_files(plugins, {name: text for name, text in files.items() if text is not None})
+    travel = (each for each in (plugins.loss, plugins.client, plugins.optimizer) if each is not None)
+    check_imports(config, {spec.name: spec.source, **{each.name: each.source for each in travel}})
     if job.mode == "federated":
         return _prepare_federated(inputs, plugins, store)
     sizes, public = tuple(map(len, inputs.dealt.private)), len(inputs.dealt.public)
