@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from firmware_agent.common.errors import ModelError, user_errors
 from firmware_agent.common.imports import check_module, import_named, name_in
-from firmware_agent.common.source_files import module_from, read_source
+from firmware_agent.common.user_code.source_files import module_from, read_source
 
 Kind = TypeVar("Kind", bound=type)
 

@@ -10,7 +10,7 @@ from csd_emu.config.array_file import QEMU, ArrayConfig
 from csd_emu.image.image_recipe import image_folder
 from csd_emu.image.wheels import read_lock
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.source_files import top_imports
+from firmware_agent.common.user_code.source_files import top_imports
 
 
 def check_imports(config: ArrayConfig, sources: Mapping[str, str | None]) -> None:

@@ -14,7 +14,7 @@ from csd_emu.util.registry import Registry
 from csd_emu.util.renamed import adopt_old_methods
 from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
 from firmware_agent.common.imports import check_module, check_outside, check_source, import_named, name_in
-from firmware_agent.common.source_files import module_from, read_source
+from firmware_agent.common.user_code.source_files import module_from, read_source
 from host.config.plugins.plugin_section import UserSection, accepted, read_options
 
 

@@ -14,7 +14,7 @@ from firmware_agent.common import imports
 from firmware_agent.common.datafiles.record_set import RecordSet, RecordSource, check_fields, check_images, check_labels
 from firmware_agent.common.errors import DataError, PluginError, user_errors
 from firmware_agent.common.folded_traceback import describe_error
-from firmware_agent.common.source_files import module_from, read_source
+from firmware_agent.common.user_code.source_files import module_from, read_source
 from host.core.readers.table_records import MOST_BYTES
 
 _FIELDS = ("x", "y")

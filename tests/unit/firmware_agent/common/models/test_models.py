@@ -7,7 +7,7 @@ from torch import nn
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.models import build_model, resolve_model
 from firmware_agent.common.shipped_code import ShippedCode
-from firmware_agent.common.source_files import MAX_SOURCE_BYTES
+from firmware_agent.common.user_code.source_files import MAX_SOURCE_BYTES
 
 MY_NET = """
 from torch import nn

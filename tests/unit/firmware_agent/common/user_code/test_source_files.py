@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_agent.common.source_files import MAX_SOURCE_BYTES, module_from, read_source
+from firmware_agent.common.user_code.source_files import MAX_SOURCE_BYTES, module_from, read_source
 from tests.support.examples import examples
 
 

@@ -1,0 +1,1 @@
+"""Code of the user's that travels to drives."""
