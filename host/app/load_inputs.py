@@ -24,6 +24,7 @@ from host.core.learning.initial_weights import ModelStart
 from host.fleet.shards import deal_out
 from host.policies.metrics import make_metrics
 from host.training.job_inputs import JobInputs
+from host.training.measured_step import step_frame, task_of
 
 
 def load_job_dataset(job: JobConfig) -> Dataset:
@@ -103,8 +104,10 @@ def make_inputs(
         DataError: the records cannot be dealt out as the job says.
         ModelError: the model cannot be built, or does not take the data.
     """
-    models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
     objective = choose_objective(job, dataset, plugins.loss)
+    task = task_of(step_frame(job, spec, objective, plugins.optimizer), dataset)
+    tables = config, spec, dataset.shape, store.of_task(task)
+    models, cycles = find_models(*tables), find_cycles(*tables)
     metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
     judge = evaluator or Evaluator(
         spec, dataset, job.seed, objective, metrics, ModelStart(job.initial_weights, tuple(job.freeze))
@@ -113,5 +116,5 @@ def make_inputs(
         told = "has no class numbers, or the model no logit for each"
         raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")
     dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed, plugins.partition)
-    more: dict[str, Any] = {"cycles": cycles, "optimizer": plugins.optimizer}
+    more: dict[str, Any] = {"cycles": cycles, "optimizer": plugins.optimizer, "task": task}
     return JobInputs(config, job, spec, dataset, objective, dealt, judge, models, **more)

@@ -134,11 +134,6 @@ class RunRequest(JobInputs):
         """How to measure the calibration table for want of which the clock is the wall's; None if it is not."""
         if not self.wall or self.config.clock != "auto":
             return None
-        if not self.dataset.are_images:
-            return (
-                f"calibration tables are of models of images, and {self.spec.name} takes {self.dataset.input_field}: "
-                "seconds are this machine's (wall) and say nothing of a drive; on virtual machines they are counted"
-            )
         seconds = plan_table(self.evaluator.layers(), self.job.batch_size).wall_seconds
         return (
             f"no calibration table has {self.spec.name}: seconds are this machine's (wall) and say nothing of a drive; "
@@ -234,6 +229,7 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
         ConfigurationError: model, data, array and plug-ins do not fit together.
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
+    store = store.of_task(inputs.task)
     _check_in_place(config, job)
     files = {spec.name: spec.source, job.data.source: inputs.dataset.code}
     check_files(plugins, {name: text for name, text in files.items() if text is not None})
@@ -277,7 +273,7 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     inputs = make_inputs(config, job, spec, store, load_job_dataset(job), plugins=load_plugins(job, job_path))
     sync = job.mode == "sync"
     communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
-    return of_run(inputs, communication, store)
+    return of_run(inputs, communication, store.of_task(inputs.task))
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:

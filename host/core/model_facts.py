@@ -32,9 +32,9 @@ class ModelFacts:
     """Facts of one model at one input shape.
 
     Attributes:
-        classes: length of its logits.
+        classes: length of its logits; 1 if it does not give a row of them for each record.
         parameters: trainable values.
-        activations: values that its layers put out for one image.
+        activations: values that its layers put out for one record.
     """
 
     classes: int
@@ -55,20 +55,9 @@ def inspect_model(spec: ShippedCode, input_shape: Shape) -> ModelFacts:
     Raises:
         ModelError: it cannot be built, does not take images of this shape, or does not return logits.
     """
-    model, images = build_model(spec), torch.zeros(_BATCH, *input_shape)
-    activations = 0
-
-    def count(_: nn.Module, __: Any, out: Any) -> None:
-        nonlocal activations
-        activations += out.numel() if isinstance(out, torch.Tensor) else 0
-
-    for module in model.modules():
-        if next(module.children(), None) is None:
-            module.register_forward_hook(count)
     shape = "x".join(map(str, input_shape))
     try:
-        with torch.no_grad():
-            logits = model(images)
+        logits, facts = pass_facts(build_model(spec), torch.zeros(_BATCH, *input_shape))
     except Exception as error:  # the user's model may raise anything
         raise ModelError(
             f"model {spec.name!r} does not take images of {shape} ({error}); name another shape with --input"
@@ -78,8 +67,26 @@ def inspect_model(spec: ShippedCode, input_shape: Shape) -> ModelFacts:
         raise ModelError(
             f"model {spec.name!r} gives {found} for {_BATCH} images of {shape}, not one row of logits each"
         )
+    return facts
+
+
+def pass_facts(model: nn.Module, records: torch.Tensor) -> tuple[Any, ModelFacts]:
+    """Return what a model gives for a batch of records, and its facts."""
+    activations = 0
+
+    def count(_: nn.Module, __: Any, out: Any) -> None:
+        nonlocal activations
+        activations += out.numel() if isinstance(out, torch.Tensor) else 0
+
+    leaves = [module for module in model.modules() if next(module.children(), None) is None]
+    handles = [module.register_forward_hook(count) for module in leaves]
+    with torch.no_grad():
+        outputs = model(records)
+    for handle in handles:
+        handle.remove()
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return ModelFacts(logits.shape[1], parameters, activations // _BATCH)
+    classes = outputs.shape[1] if isinstance(outputs, torch.Tensor) and outputs.ndim == 2 else 1
+    return outputs, ModelFacts(classes, parameters, activations // len(records))
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,14 @@ class JobInputs(JobData):
         models: device -> what its steps cost, of those whose seconds are modelled.
         optimizer: the job's, if it is a class of the user's own.
         cycles: device -> what turns its counted seconds into those of cycles, where the array asks for these.
+        task: of its calibration tables, see `csd_emu.profiles.calibration.CalibrationKey`.
     """
 
     evaluator: Evaluator
     models: Mapping[str, StepModel]
     cycles: Mapping[str, CountedCycles] = field(default_factory=dict, kw_only=True)
     optimizer: Plugin | None = field(default=None, kw_only=True)
+    task: str = field(default="", kw_only=True)
 
     @property
     def wall(self) -> bool:

@@ -40,7 +40,7 @@ _Profile = Annotated[
 
 
 def calibrate(
-    model: Annotated[str, typer.Argument(help="a built-in name, my_net.py:build or package.module:function")],
+    model: Annotated[str, typer.Argument(help="a built-in name, my_net.py:build, package.module:function or JOB.YAML")],
     batches: Annotated[str | None, typer.Option(help="two sizes or more; else 1,2,4, of a host 1,4,16,64,256")] = None,
     shape: Annotated[
         str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
@@ -70,11 +70,20 @@ def calibrate(
     with INTERRUPTS.deferred():
         from host.app.calibration_measurement import calibrate as calibrate_machine
         from host.app.calibration_report import keep_table, verify_rows
-        from host.config.calibration_request import read_request, read_spec
+        from host.app.missing_table import read_job_request
+        from host.config.calibration_request import read_memory, read_request, read_spec
 
         # Of a host no machine is made, whose memory might not hold the batches.
         sizes, room = (batches or "1,2,4", memory) if host is None else (batches or "1,4,16,64,256", "16 GiB")
-        request = read_request(read_spec(model, classes, argument or []), shape, sizes, steps, room, seed, layers)
+        if model.endswith((".yaml", ".yml")):
+            if shape is not None or classes is not None or argument:
+                raise ConfigurationError(
+                    f"{model}: says what its model is and takes: leave --input, --classes and --argument out"
+                )
+            request = read_job_request(Path(model), batches)
+            request = replace(request, steps=steps, memory_bytes=read_memory(room), seed=seed, layers=layers)
+        else:
+            request = read_request(read_spec(model, classes, argument or []), shape, sizes, steps, room, seed, layers)
         real = _real_machine(inventory, drive, host, threads, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:
