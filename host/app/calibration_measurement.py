@@ -211,10 +211,10 @@ def machine_request(request: CalibrationRequest, name: str = "calibrate", machin
 
 def array_request(config: ArrayConfig, request: CalibrationRequest) -> ArrayRequest:
     """Return what `request` is measured on: the array `config` of one kind of drives, with a few records each."""
-    data, seed = request.data, request.seed
-    dataset = load_dataset(data.source, seed, data.input)
+    dataset = load_dataset(request.data.source, request.seed, request.data.input)
     few = replace(dataset, fields={name: column[:_MOST_RECORDS] for name, column in dataset.fields.items()})
-    return ArrayRequest(config, data, seed, dealt=deal_out(few, data, config.list_nodes(), seed))
+    dealt = deal_out(few, request.data, config.list_nodes(), request.seed)
+    return ArrayRequest(config, request.data, request.seed, dealt=dealt)
 
 
 def _table(

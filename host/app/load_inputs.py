@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.registry import Registry
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.frames.session_frames import Code, Job
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
@@ -24,7 +29,11 @@ from host.core.learning.initial_weights import ModelStart
 from host.fleet.shards import deal_out
 from host.policies.metrics import make_metrics
 from host.training.job_inputs import JobInputs
-from host.training.measured_step import step_frame, task_of
+from host.training.round_exchange import job_frame
+
+# Small, so that weights stay finite; it changes no count.
+LEARNING_RATE = 1e-4
+_DIGITS = 16
 
 
 def load_job_dataset(job: JobConfig) -> Dataset:
@@ -77,6 +86,30 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
             f"{found.loss.name}, of {dataset.name}; leave placement out"
         )
     return found
+
+
+def step_frame(job: JobConfig, spec: ShippedCode, objective: ObjectiveSpec, optimizer: Plugin | None) -> Job:
+    """Return the frame that has a drive take a job's steps alone, without what they exchange with others."""
+    frame = job_frame(job, spec, objective, optimizer=optimizer)
+    return msgspec.structs.replace(frame, learning_rate=LEARNING_RATE, batch_norm="device")
+
+
+def task_of(frame: Job, dataset: Dataset) -> str:
+    """Return the digest of what a step costs beside model and input shape, empty for what plain tables are of.
+
+    That is loss, optimiser, precision, what is not trained, and the form of the records; see `CalibrationKey.task`.
+
+    Args:
+        frame: of `step_frame`.
+        dataset: the job's.
+    """
+    code = [frame.loss, frame.optimiser, frame.clip_norm, frame.freeze, frame.precision, frame.momentum > 0]
+    plain = [Code("cross_entropy"), None, None, [], "float32", True]
+    if code == plain and dataset.are_images and dataset.fields.keys() == {IMAGE, LABEL}:
+        return ""
+    fields = sorted((name, column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items())
+    content = msgspec.json.encode([*code, frame.input_field, fields])
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def make_inputs(

@@ -93,7 +93,7 @@ class RealMachine:
 
         async def work(started: StartedArray, _: Engine) -> CalibrationTable:
             session = next(iter(started.fleet.sessions().values()))
-            key = request.key_of(self.profile)
+            key = replace(request.key, core=self.profile)
             return await measure_table(session, replace(request, threads=self.threads), "", progress, key)
 
         array = array_request(self.config, request)

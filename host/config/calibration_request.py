@@ -80,8 +80,14 @@ class CalibrationRequest:
         """Check what was asked for.
 
         Raises:
-            ConfigurationError: the core of a profile, and no cycles.
+            ConfigurationError: fewer than two batch sizes, or one twice; or the core of a profile, and no cycles.
         """
+        sizes = self.batches
+        if len(set(sizes)) < max(MIN_BATCHES, len(sizes)) or not 1 <= sizes[0] <= sizes[-1] <= MAX_BATCH:
+            raise ConfigurationError(
+                f"--batches {','.join(map(str, sizes))}: a table needs two or more different batch sizes, each between "
+                f"1 and {MAX_BATCH}"
+            )
         if self.profile is not None and not self.cycles:
             raise ConfigurationError(
                 "--profile: the cycles of its core are counted on a virtual machine; leave out --no-cycles, --verify, "
@@ -100,18 +106,13 @@ class CalibrationRequest:
     @property
     def key(self) -> CalibrationKey:
         """What the table will be of."""
-        return self.key_of(core_name(self.core))
-
-    def key_of(self, core: str) -> CalibrationKey:
-        """Return what it will be of if that core is measured."""
-        return CalibrationKey.of(self.spec, self.input_shape, core, "" if self.job is None else self.job.task)
+        return CalibrationKey.of(self.spec, self.input_shape, core_name(self.core), self.job.task if self.job else "")
 
     @property
     def data(self) -> DataSection:
         """The data set to measure with: the job's, else noise of the model's shape."""
-        if self.job is not None:
-            return self.job.data
-        return DataSection(source=synthetic_source(self.input_shape, self.facts.classes))
+        noise = synthetic_source(self.input_shape, self.facts.classes)
+        return DataSection(source=noise) if self.job is None else self.job.data
 
     @property
     def machine_bytes(self) -> int:
@@ -147,25 +148,12 @@ def make_request(
         ConfigurationError: fewer than two batch sizes, one twice, or more memory than a machine can have.
         ModelError: the model does not fit the shape.
     """
-    facts = inspect_model(spec, input_shape)
-    request = CalibrationRequest(spec, facts, input_shape, order_batches(batches), steps, memory_bytes, seed, layers)
+    sizes = tuple(sorted(batches))
+    request = CalibrationRequest(
+        spec, inspect_model(spec, input_shape), input_shape, sizes, steps, memory_bytes, seed, layers
+    )
     _ = request.machine_bytes  # too large for any machine is said now
     return request
-
-
-def order_batches(batches: Sequence[int]) -> tuple[int, ...]:
-    """Return the batch sizes of a table in order.
-
-    Raises:
-        ConfigurationError: there are fewer than two, or one twice.
-    """
-    ordered = tuple(sorted(set(batches)))
-    if len(ordered) < max(MIN_BATCHES, len(batches)) or not 1 <= ordered[0] <= ordered[-1] <= MAX_BATCH:
-        raise ConfigurationError(
-            f"--batches {','.join(map(str, batches))}: a table needs two or more different batch sizes, each between 1 "
-            f"and {MAX_BATCH}"
-        )
-    return ordered
 
 
 def read_spec(model: str, classes: int | None = None, arguments: Sequence[str] = ()) -> ShippedCode:

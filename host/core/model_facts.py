@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel import host_node
@@ -74,16 +75,12 @@ def pass_facts(model: nn.Module, records: torch.Tensor) -> tuple[Any, ModelFacts
     """Return what a model gives for a batch of records, and its facts."""
     activations = 0
 
-    def count(_: nn.Module, __: Any, out: Any) -> None:
+    def count(module: nn.Module, _: Any, out: Any) -> None:
         nonlocal activations
-        activations += out.numel() if isinstance(out, torch.Tensor) else 0
+        activations += out.numel() if isinstance(out, torch.Tensor) and not [*module.children()] else 0
 
-    leaves = [module for module in model.modules() if next(module.children(), None) is None]
-    handles = [module.register_forward_hook(count) for module in leaves]
-    with torch.no_grad():
+    with torch.no_grad(), register_module_forward_hook(count):
         outputs = model(records)
-    for handle in handles:
-        handle.remove()
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     classes = outputs.shape[1] if isinstance(outputs, torch.Tensor) and outputs.ndim == 2 else 1
     return outputs, ModelFacts(classes, parameters, activations // len(records))

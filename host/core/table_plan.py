@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from csd_emu.profiles.calibration.table_fit import KERNEL_CHANGES
 from firmware_agent.common.frames.frame_fields import WARM_UP_STEPS
 from firmware_agent.common.layer_costs import LayerWork
 
@@ -21,11 +22,12 @@ class TablePlan(NamedTuple):
     """What to measure.
 
     Attributes:
-        batches: batch sizes: one record, and the job's batch or as much of it as keeps a step short.
+        batches: batch sizes up to the job's, or to as much of it as keeps a step short: both ends of each range in
+            which torch runs the same kernels.
         wall_seconds: about how long it takes.
     """
 
-    batches: tuple[int, int]
+    batches: tuple[int, ...]
     wall_seconds: float
 
 
@@ -33,8 +35,9 @@ def plan_table(works: Sequence[LayerWork], batch_size: int) -> TablePlan:
     """Return what to measure of a model that is trained in batches of `batch_size`; `works` are of one record."""
     operations = sum(work.forward_operations + work.backward_operations for work in works)
     record_seconds = max(1e-9, operations / _OPERATIONS_PER_SECOND)
-    most = int(min(batch_size, _MOST_STEP_SECONDS / record_seconds))
-    batches = (1, max(2, most))
+    most = max(2, int(min(batch_size, _MOST_STEP_SECONDS / record_seconds)))
+    ends = (end for change in KERNEL_CHANGES if change <= most for end in (change - 1, change))
+    batches = tuple(sorted({*ends, most}))
     steps = [(size * record_seconds, min(MAX_STEPS, 1 + MEASURE_SECONDS / (size * record_seconds))) for size in batches]
     counted = sum(seconds * (count + WARM_UP_STEPS) for seconds, count in steps)
     return TablePlan(batches, _START_SECONDS + _WALL_PER_COUNTED * counted)

@@ -79,8 +79,8 @@ class CalibrationKey:
 
     @property
     def _plain(self) -> bool:
-        usual = self.model in ZOO and dict(self.arguments) == {"num_classes": ZOO[self.model].classes}
-        return usual and not self.task
+        facts = dict(self.arguments), self.task
+        return self.model in ZOO and facts == ({"num_classes": ZOO[self.model].classes}, "")
 
     @property
     def digest(self) -> str:
@@ -88,8 +88,7 @@ class CalibrationKey:
         return _sha256([self._model_digest(), self.input_shape, self.core])
 
     def _model_digest(self) -> str:
-        task = [self.task] if self.task else []
-        return _sha256([self.model, sorted(self.arguments.items()), self.source_sha256, *task])
+        return _sha256([self.model, sorted(self.arguments.items()), self.source_sha256, *filter(None, [self.task])])
 
 
 def _sha256(content: list[Any]) -> str:

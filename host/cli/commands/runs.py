@@ -174,8 +174,7 @@ def _prepared(
                 from host.app.missing_table import measure_missing
 
             with StageProgress(quiet=quiet) as progress:
-                measured = resolved.whole, resolved.job, resolved.spec, resolved.plugins
-                measure_missing(*measured, Paths.default(), progress)
+                measure_missing(resolved, Paths.default(), progress)
         with INTERRUPTS.deferred():
             request = prepare_run(resolved)
         yield request
