@@ -80,18 +80,29 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
     """
     code = shipped_code(LOSS, job.loss, loss)
     found = default_objective(dataset) if code is None else with_loss(dataset, code)
-    if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
-        raise ConfigurationError(
-            f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "
-            f"{found.loss.name}, of {dataset.name}; leave placement out"
-        )
+    if job.placement != "none":
+        check_cut_loss(found, dataset)
     return found
+
+
+def check_cut_loss(objective: ObjectiveSpec, dataset: Dataset) -> None:
+    """Return if a model that is trained for `objective` can be cut.
+
+    Raises:
+        ConfigurationError: the host's part would need more of the records than their class numbers.
+    """
+    if dataset.labels is None or objective.loss != ShippedCode("cross_entropy"):
+        raise ConfigurationError(
+            "placement: the host's part of a model knows the cross_entropy of class numbers alone, for it gets nothing "
+            f"else of a record, and the loss is {objective.loss.name}, of {dataset.name}; leave placement out"
+        )
 
 
 def step_frame(job: JobConfig, spec: ShippedCode, objective: ObjectiveSpec, optimizer: Plugin | None) -> Job:
     """Return the frame that has a drive take a job's steps alone, without what they exchange with others."""
-    frame = job_frame(job, spec, objective, optimizer=optimizer)
-    return msgspec.structs.replace(frame, learning_rate=LEARNING_RATE, batch_norm="device")
+    return msgspec.structs.replace(
+        job_frame(job, spec, objective, optimizer=optimizer), learning_rate=LEARNING_RATE, batch_norm="device"
+    )
 
 
 def task_of(frame: Job, dataset: Dataset) -> str:
@@ -103,13 +114,12 @@ def task_of(frame: Job, dataset: Dataset) -> str:
         frame: of `step_frame`.
         dataset: the job's.
     """
-    code = [frame.loss, frame.optimiser, frame.clip_norm, frame.freeze, frame.precision, frame.momentum > 0]
-    plain = [Code("cross_entropy"), None, None, [], "float32", True]
-    if code == plain and dataset.are_images and dataset.fields.keys() == {IMAGE, LABEL}:
+    code = [frame.loss, frame.optimiser, frame.clip_norm is not None, frame.freeze, frame.precision, frame.momentum > 0]
+    usual = [Code("cross_entropy"), None, False, [], "float32", True]
+    if code == usual and dataset.are_images and dataset.fields.keys() == {IMAGE, LABEL}:
         return ""
     fields = sorted((name, column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items())
-    content = msgspec.json.encode([*code, frame.input_field, fields])
-    return hashlib.sha256(content).hexdigest()[:_DIGITS]
+    return hashlib.sha256(msgspec.json.encode([*code, frame.input_field, fields])).hexdigest()[:_DIGITS]
 
 
 def make_inputs(

@@ -55,7 +55,7 @@ def job_request(
         job: what is trained.
         spec: its model.
         plugins: the user's own loss and optimiser.
-        batches: batch sizes; None for one record and the job's batch, see `host.core.table_plan.plan_table`.
+        batches: batch sizes; None for the job's and a few below it, see `host.core.table_plan.plan_table`.
 
     Raises:
         ConfigurationError: the batch sizes make no table, or model, data and loss do not fit together.
@@ -65,7 +65,7 @@ def job_request(
     evaluator = Evaluator(spec, dataset, job.seed, objective, start=ModelStart(None, tuple(job.freeze)))
     frame = step_frame(job, spec, objective, plugins.optimizer)
     planned, wall_seconds = plan_table(evaluator.layers(), job.batch_size)
-    request = CalibrationRequest(
+    return CalibrationRequest(
         spec=spec,
         facts=evaluator.facts(),
         input_shape=dataset.shape,
@@ -73,9 +73,7 @@ def job_request(
         seed=job.seed,
         layers=job.mode == "sync",
         job=MeasuredJob(frame, DataSection(source=job.data.source, input=job.data.input), task_of(frame, dataset)),
-    )
-    _ = request.machine_bytes  # too large for any machine is said now
-    return request, wall_seconds
+    ), wall_seconds
 
 
 def read_job_request(path: Path, batches: str | None, others: Sequence[object]) -> CalibrationRequest:

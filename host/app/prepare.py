@@ -16,7 +16,7 @@ from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from host.app.client_trial import try_client
-from host.app.load_inputs import load_job_dataset, make_inputs
+from host.app.load_inputs import check_cut_loss, load_job_dataset, make_inputs
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
@@ -271,6 +271,7 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     store = store.counting(config.core_model)
     job, spec = load_job(job_path)
     inputs = make_inputs(config, job, spec, store, load_job_dataset(job), plugins=load_plugins(job, job_path))
+    check_cut_loss(inputs.objective, inputs.dataset)
     sync = job.mode == "sync"
     communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
     return of_run(inputs, communication, store.of_task(inputs.task))

@@ -18,7 +18,7 @@ from host.core.device_time import TableModel, batch_counts, pass_seconds
 
 TASKS = ("language-model", "regression", "segmentation")
 # Batch sizes of the tables, and those that are trained: between them and beyond, and none of them.
-TABLE_BATCHES, TRAINED_BATCHES = (1, 2, 15, 16, 32), (6, 24, 48)
+TABLE_BATCHES, TRAINED_BATCHES = (1, 2, 5, 15, 16, 32), (9, 24, 48)
 
 
 def modelled_errors(bench: Bench, folder: Path) -> tuple[dict[str, dict[int, float]], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu.profiles.calibration.table_fit import has_kernels
 from firmware_agent.common.layer_costs import LayerWork
 from host.core.table_plan import plan_table
 
@@ -14,13 +15,13 @@ def works(operations: float) -> list[LayerWork]:
 
 
 @given(operations=OPERATIONS, batch_size=st.integers(1, 65536))
-def test_both_ends_of_each_range_of_kernels_up_to_the_jobs_batch_if_a_step_of_it_is_short(
+def test_rows_in_each_range_of_kernels_up_to_the_jobs_batch_if_a_step_of_it_is_short(
     operations: float, batch_size: int
 ) -> None:
     plan = plan_table(works(operations), batch_size)
     most = plan.batches[-1]
-    assert set(plan.batches) == {1, 2, most} | ({15, 16} if most > 15 else set())
-    assert list(plan.batches) == sorted(plan.batches)
+    assert plan.batches == tuple(sorted({size for size in (1, 2, 5, 15, 16) if size < most} | {most}))
+    assert all(has_kernels(plan.batches, size) for size in range(1, most))
     assert 2 <= most <= max(2, batch_size)
     if operations * batch_size < 1e8:
         assert most == max(2, batch_size)
