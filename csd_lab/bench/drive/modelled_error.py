@@ -17,34 +17,39 @@ from host.config.resolve import ResolvedRun, resolve_run
 from host.core.device_time import TableModel, batch_counts, pass_seconds
 
 TASKS = ("language-model", "regression", "segmentation")
-# Batch sizes of the tables, and those that are trained: between them and beyond, and none of them.
+# Batch sizes of the tables: those that `csd-emu run --calibrate` takes for a job of 32. Then those that are trained:
+# between them and beyond.
 TABLE_BATCHES, TRAINED_BATCHES = (1, 2, 5, 15, 16, 32), (9, 24, 48)
 
 
-def modelled_errors(bench: Bench, folder: Path) -> tuple[dict[str, dict[int, float]], dict[str, Any]]:
-    """Return example -> trained batch size -> modelled over counted seconds of a run, less 1; and the seconds.
+def modelled_errors(bench: Bench, examples: Path, tables: Path) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return "example, batch size" -> modelled over counted seconds of a run, less 1; and each round's counted seconds.
 
-    A table is measured on one virtual machine, and another one trains at batch sizes that the table does not have.
+    A table is measured on one virtual machine; then another one trains all rounds of the example as it ships, but at
+    batch sizes that the table does not have.
 
     Args:
         bench: the measurement in progress.
-        folder: has the examples.
+        examples: folder that has them.
+        tables: folder that the tables are kept in.
     """
-    errors, samples = dict[str, dict[int, float]](), dict[str, Any]()
+    errors, samples = dict[str, float](), dict[str, Any]()
     for name in TASKS:
-        resolved = resolve_run(folder / name / "job.yaml", folder / name / "array.yaml")
-        resolved = replace(resolved, config=array_of(bench.name, 1))
+        resolved = replace(_resolve(examples / name), config=array_of(bench.name, 1))
         request, _ = job_request(resolved.job, resolved.spec, resolved.plugins, TABLE_BATCHES)
-        store = CalibrationStore(folder / "tables").of_task(request.key.task)
+        store = CalibrationStore(tables).of_task(request.key.task)
         store.save(calibrate(request, bench.paths, bench.progress))
         model = TableModel(store.require(request.spec, request.input_shape), get_profile(PROFILE))
         rounds = _train(bench, [_request(resolved, size) for size in TRAINED_BATCHES])
-        errors[name], samples[name] = {}, {}
         for size, counted in zip(TRAINED_BATCHES, rounds, strict=True):
-            samples[name][size] = counted
             modelled = sum(pass_seconds(model, batch_counts(n, resolved.job.epochs, size)).total for n, _ in counted)
-            errors[name][size] = modelled / sum(seconds for _, seconds in counted) - 1
+            errors[f"{name}, {size}"] = modelled / sum(seconds for _, seconds in counted) - 1
+            samples[f"{name}, {size}"] = [seconds for _, seconds in counted]
     return errors, samples
+
+
+def _resolve(folder: Path) -> ResolvedRun:
+    return resolve_run(folder / "job.yaml", folder / "array.yaml")
 
 
 def _request(resolved: ResolvedRun, batch_size: int) -> RunRequest:
