@@ -115,7 +115,7 @@ def task_of(frame: Job, dataset: Dataset) -> str:
         dataset: the job's.
     """
     code = [frame.loss, frame.optimiser, frame.clip_norm is not None, frame.freeze, frame.precision, frame.momentum > 0]
-    usual = [Code("cross_entropy"), None, False, [], "float32", True]
+    usual: list[object] = [Code("cross_entropy"), None, False, [], "float32", True]
     if code == usual and dataset.are_images and dataset.fields.keys() == {IMAGE, LABEL}:
         return ""
     fields = sorted((name, column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items())

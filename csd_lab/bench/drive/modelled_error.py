@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +24,11 @@ TABLE_BATCHES, TRAINED_BATCHES = (1, 2, 5, 15, 16, 32), (9, 24, 48)
 
 
 def modelled_errors(bench: Bench, examples: Path, tables: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return "example, batch size" -> modelled over counted seconds of a run, less 1; and each round's counted seconds.
+    """Return "example, batch size" -> modelled over counted seconds, less 1; and each round's counted seconds.
 
     A table is measured on one virtual machine; then another one trains all rounds of the example as it ships, but at
-    batch sizes that the table does not have.
+    batch sizes that the table does not have. The first round of each run, in which the process takes its memory, is
+    left out, as the warm-up is in a table.
 
     Args:
         bench: the measurement in progress.
@@ -42,8 +44,9 @@ def modelled_errors(bench: Bench, examples: Path, tables: Path) -> tuple[dict[st
         model = TableModel(store.require(request.spec, request.input_shape), get_profile(PROFILE))
         rounds = _train(bench, [_request(resolved, size) for size in TRAINED_BATCHES])
         for size, counted in zip(TRAINED_BATCHES, rounds, strict=True):
-            modelled = sum(pass_seconds(model, batch_counts(n, resolved.job.epochs, size)).total for n, _ in counted)
-            errors[f"{name}, {size}"] = modelled / sum(seconds for _, seconds in counted) - 1
+            records, seconds = counted[0][0], [seconds for _, seconds in counted[1:]]
+            modelled = pass_seconds(model, batch_counts(records, resolved.job.epochs, size)).total
+            errors[f"{name}, {size}"] = modelled / statistics.fmean(seconds) - 1
             samples[f"{name}, {size}"] = [seconds for _, seconds in counted]
     return errors, samples
 
