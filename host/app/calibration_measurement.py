@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from csd_emu.config.array_file import ArrayConfig
@@ -27,11 +28,11 @@ from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Hello, Job
 from host.app.cycle_counter import CycleCounter
 from host.config.calibration_request import CalibrationRequest
-from host.config.job_file import DataSection
-from host.core.datasets import load_dataset, synthetic_source
+from host.core.datasets import load_dataset
 from host.core.table_plan import MAX_STEPS, MEASURE_SECONDS
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import ArrayRequest, StartedArray
+from host.fleet.shards import deal_out
 from host.fleet.temporary_array import run_on_machines
 from host.training.round_exchange import prepare_device
 from host.training.screening import screen_measured
@@ -49,6 +50,8 @@ _UNLIMITED_SECONDS = 3600.0
 LEARNING_RATE, MOMENTUM = 1e-4, 0.9
 # Whole steps that the core model sees at most: an interrupt is a large part of a short one.
 CYCLE_STEPS = 15
+# Records of a job that a machine holds: no count depends on their values.
+_MOST_RECORDS = 64
 # Wall time after which a silent drive counts as dead: a step of a large model takes many minutes.
 _WATCHDOG_SECONDS = 4 * 3600.0
 
@@ -136,15 +139,19 @@ async def build_there(session: DeviceSession, request: CalibrationRequest) -> No
     Raises:
         DeviceError: it was lost, or could not.
     """
-    job = Job(
-        model=request.spec.name,
-        arguments=dict(request.key.arguments),
-        source=request.spec.source,
-        input_scale=load_dataset(source_of(request), request.seed).input_scale,
-        seed=request.seed,
-        learning_rate=LEARNING_RATE,
-        momentum=MOMENTUM,
-        batch_size=request.batches[0],
+    job = (
+        request.job.frame
+        if request.job
+        else Job(
+            model=request.spec.name,
+            arguments=dict(request.key.arguments),
+            source=request.spec.source,
+            input_scale=load_dataset(request.data.source, request.seed).input_scale,
+            seed=request.seed,
+            learning_rate=LEARNING_RATE,
+            momentum=MOMENTUM,
+            batch_size=request.batches[0],
+        )
     )
     await prepare_device(session, job, Deadline(_WATCHDOG_SECONDS))
 
@@ -199,7 +206,15 @@ def machine_request(request: CalibrationRequest, name: str = "calibrate", machin
             "devices": [{"profile": PROFILE, "count": machines}],
         }
     )
-    return ArrayRequest(config, DataSection(source=source_of(request)), request.seed)
+    return array_request(config, request)
+
+
+def array_request(config: ArrayConfig, request: CalibrationRequest) -> ArrayRequest:
+    """Return what `request` is measured on: the array `config` of one kind of drives, with a few records each."""
+    dataset = load_dataset(request.data.source, request.seed, request.data.input)
+    few = replace(dataset, fields={name: column[:_MOST_RECORDS] for name, column in dataset.fields.items()})
+    dealt = deal_out(few, request.data, config.list_nodes(), request.seed)
+    return ArrayRequest(config, request.data, request.seed, dealt=dealt)
 
 
 def _table(
@@ -226,9 +241,5 @@ def _table(
         encode_seconds=tuple(answer.encode_seconds for answer in answers),
         memory_source=answers[-1].peak_memory_source,
         rows=tuple(rows),
+        task=key.task,
     )
-
-
-def source_of(request: CalibrationRequest) -> str:
-    """Return the name of the data set to measure with: noise of the model's shape."""
-    return synthetic_source(request.input_shape, request.facts.classes)

@@ -125,7 +125,9 @@ def verify_rows(request: CalibrationRequest, count: int, paths: Paths, progress:
         CsdError: it could not be measured.
     """
     begin = time.monotonic()
-    path, table = CalibrationStore(paths.calibration).locate(request.spec, request.input_shape)
+    path, table = (
+        CalibrationStore(paths.calibration).of_task(request.key.task).locate(request.spec, request.input_shape)
+    )
     drawn = np.random.default_rng(request.seed).choice(table.batches, min(count, len(table.rows)), replace=False)
     verified = measure_again(
         table, sorted(map(int, drawn)), replace(request, batches=tuple(table.batches), layers=False), paths, progress

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.registry import Registry
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
 from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.frames.session_frames import Code, Job
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
@@ -24,6 +29,11 @@ from host.core.learning.initial_weights import ModelStart
 from host.fleet.shards import deal_out
 from host.policies.metrics import make_metrics
 from host.training.job_inputs import JobInputs
+from host.training.round_exchange import job_frame
+
+# Small, so that weights stay finite; it changes no count.
+LEARNING_RATE = 1e-4
+_DIGITS = 16
 
 
 def load_job_dataset(job: JobConfig) -> Dataset:
@@ -70,12 +80,46 @@ def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> O
     """
     code = shipped_code(LOSS, job.loss, loss)
     found = default_objective(dataset) if code is None else with_loss(dataset, code)
-    if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
-        raise ConfigurationError(
-            f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "
-            f"{found.loss.name}, of {dataset.name}; leave placement out"
-        )
+    if job.placement != "none":
+        check_cut_loss(found, dataset)
     return found
+
+
+def check_cut_loss(objective: ObjectiveSpec, dataset: Dataset) -> None:
+    """Return if a model that is trained for `objective` can be cut.
+
+    Raises:
+        ConfigurationError: the host's part would need more of the records than their class numbers.
+    """
+    if dataset.labels is None or objective.loss != ShippedCode("cross_entropy"):
+        raise ConfigurationError(
+            "placement: the host's part of a model knows the cross_entropy of class numbers alone, for it gets nothing "
+            f"else of a record, and the loss is {objective.loss.name}, of {dataset.name}; leave placement out"
+        )
+
+
+def step_frame(job: JobConfig, spec: ShippedCode, objective: ObjectiveSpec, optimizer: Plugin | None) -> Job:
+    """Return the frame that has a drive take a job's steps alone, without what they exchange with others."""
+    return msgspec.structs.replace(
+        job_frame(job, spec, objective, optimizer=optimizer), learning_rate=LEARNING_RATE, batch_norm="device"
+    )
+
+
+def task_of(frame: Job, dataset: Dataset) -> str:
+    """Return the digest of what a step costs beside model and input shape, empty for what plain tables are of.
+
+    That is loss, optimiser, precision, what is not trained, and the form of the records; see `CalibrationKey.task`.
+
+    Args:
+        frame: of `step_frame`.
+        dataset: the job's.
+    """
+    code = [frame.loss, frame.optimiser, frame.clip_norm is not None, frame.freeze, frame.precision, frame.momentum > 0]
+    usual: list[object] = [Code("cross_entropy"), None, False, [], "float32", True]
+    if code == usual and dataset.are_images and dataset.fields.keys() == {IMAGE, LABEL}:
+        return ""
+    fields = sorted((name, column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items())
+    return hashlib.sha256(msgspec.json.encode([*code, frame.input_field, fields])).hexdigest()[:_DIGITS]
 
 
 def make_inputs(
@@ -103,8 +147,10 @@ def make_inputs(
         DataError: the records cannot be dealt out as the job says.
         ModelError: the model cannot be built, or does not take the data.
     """
-    models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
     objective = choose_objective(job, dataset, plugins.loss)
+    task = task_of(step_frame(job, spec, objective, plugins.optimizer), dataset)
+    tables = config, spec, dataset.shape, store.of_task(task)
+    models, cycles = find_models(*tables), find_cycles(*tables)
     metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
     judge = evaluator or Evaluator(
         spec, dataset, job.seed, objective, metrics, ModelStart(job.initial_weights, tuple(job.freeze))
@@ -113,5 +159,5 @@ def make_inputs(
         told = "has no class numbers, or the model no logit for each"
         raise ConfigurationError(f"target.accuracy: {dataset.name} {told}, so there is no accuracy; leave it out")
     dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed, plugins.partition)
-    more: dict[str, Any] = {"cycles": cycles, "optimizer": plugins.optimizer}
+    more: dict[str, Any] = {"cycles": cycles, "optimizer": plugins.optimizer, "task": task}
     return JobInputs(config, job, spec, dataset, objective, dealt, judge, models, **more)

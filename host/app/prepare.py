@@ -17,7 +17,7 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from host.app.client_trial import try_client
 from host.app.drive_imports import check_imports
-from host.app.load_inputs import load_job_dataset, make_inputs
+from host.app.load_inputs import check_cut_loss, load_job_dataset, make_inputs
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
@@ -135,11 +135,6 @@ class RunRequest(JobInputs):
         """How to measure the calibration table for want of which the clock is the wall's; None if it is not."""
         if not self.wall or self.config.clock != "auto":
             return None
-        if not self.dataset.are_images:
-            return (
-                f"calibration tables are of models of images, and {self.spec.name} takes {self.dataset.input_field}: "
-                "seconds are this machine's (wall) and say nothing of a drive; on virtual machines they are counted"
-            )
         seconds = plan_table(self.evaluator.layers(), self.job.batch_size).wall_seconds
         return (
             f"no calibration table has {self.spec.name}: seconds are this machine's (wall) and say nothing of a drive; "
@@ -235,6 +230,7 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
         ConfigurationError: model, data, array and plug-ins do not fit together.
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
+    store = store.of_task(inputs.task)
     _check_in_place(config, job)
     files = {spec.name: spec.source, job.data.source: inputs.dataset.code}
     check_files(plugins, {name: text for name, text in files.items() if text is not None})
@@ -278,9 +274,10 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     store = store.counting(config.core_model)
     job, spec = load_job(job_path)
     inputs = make_inputs(config, job, spec, store, load_job_dataset(job), plugins=load_plugins(job, job_path))
+    check_cut_loss(inputs.objective, inputs.dataset)
     sync = job.mode == "sync"
     communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
-    return of_run(inputs, communication, store)
+    return of_run(inputs, communication, store.of_task(inputs.task))
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:

@@ -9,16 +9,15 @@ from pathlib import Path
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import Engine, make_engine
 from csd_emu.engines.remote.inventory import resolve_members
-from csd_emu.profiles.calibration import CalibrationKey, CalibrationTable, spread_of
+from csd_emu.profiles.calibration import CalibrationTable, spread_of
 from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import CalibrationError
-from host.app.calibration_measurement import measure_table, source_of
+from host.app.calibration_measurement import array_request, measure_table
 from host.config.calibration_request import CalibrationRequest
-from host.config.job_file import DataSection
-from host.fleet.lifecycle import ArrayRequest, StartedArray
+from host.fleet.lifecycle import StartedArray
 from host.fleet.temporary_array import run_on_engine
 
 # Steps that scatter more than this (see `spread_of`) are no measurement: something else ran on the drive.
@@ -94,10 +93,10 @@ class RealMachine:
 
         async def work(started: StartedArray, _: Engine) -> CalibrationTable:
             session = next(iter(started.fleet.sessions().values()))
-            key = CalibrationKey.of(request.spec, request.input_shape, self.profile)
+            key = replace(request.key, core=self.profile)
             return await measure_table(session, replace(request, threads=self.threads), "", progress, key)
 
-        array = ArrayRequest(self.config, DataSection(source=source_of(request)), request.seed)
+        array = array_request(self.config, request)
         table = run_on_engine(make_engine(self.config, paths), array, paths, progress, work)
         check_spread(table, self.name)
         return table

@@ -166,7 +166,7 @@ def review_cut(
         make: makes that of one that goes on with another cut.
         on_event: told of changes.
     """
-    store = find_tables(request.config)
+    store = find_tables(request.config).of_task(request.task)
     return ReviewedTraining(
         begin,
         cut,

@@ -15,9 +15,12 @@ from csd_emu.profiles.calibration.table_key import core_name
 from csd_emu.util.record_shape import Shape, parse_shape
 from csd_emu.util.yaml_files import parse_yaml
 from firmware_agent.common.errors import ConfigurationError, UnitError
+from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.models import ZOO, resolve_model
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.units import BYTES, format_bytes, parse_quantity
+from host.config.job_file import DataSection
+from host.core.datasets import synthetic_source
 from host.core.model_facts import ModelFacts, inspect_model
 
 MIN_BATCHES = 2
@@ -27,13 +30,28 @@ _MEMORY_STEPS = tuple(gib << 30 for gib in (2, 4, 8, 16))
 
 
 @dataclass(frozen=True)
+class MeasuredJob:
+    """A job whose own steps are measured, with its loss and optimiser, on records of its own.
+
+    Attributes:
+        frame: the job as a drive gets it.
+        data: that it is trained on.
+        task: see `CalibrationKey`.
+    """
+
+    frame: Job
+    data: DataSection
+    task: str
+
+
+@dataclass(frozen=True)
 class CalibrationRequest:
     """What to measure.
 
     Attributes:
         spec: the model.
         facts: of it at `input_shape`.
-        input_shape: (channels, height, width).
+        input_shape: of what the model takes of a record; of an image (channels, height, width).
         batches: batch sizes, increasing.
         steps: per batch; None for as many as `MEASURE_SECONDS` hold, at most `MAX_STEPS`.
         memory_bytes: DRAM of the virtual machine; None for what the model seems to need.
@@ -42,6 +60,7 @@ class CalibrationRequest:
         cycles: whether to have the core model count the cycles of whole steps, too; of virtual machines alone.
         profile: of the drive whose core is modelled; None: the reference core.
         threads: that compute a step.
+        job: that is measured; None for the model on images of noise, with cross-entropy and SGD.
     """
 
     spec: ShippedCode
@@ -55,13 +74,20 @@ class CalibrationRequest:
     cycles: bool = False
     profile: str | None = None
     threads: int = 1
+    job: MeasuredJob | None = None
 
     def __post_init__(self) -> None:
         """Check what was asked for.
 
         Raises:
-            ConfigurationError: the core of a profile, and no cycles.
+            ConfigurationError: fewer than two batch sizes, or one twice; or the core of a profile, and no cycles.
         """
+        sizes = self.batches
+        if len(set(sizes)) < max(MIN_BATCHES, len(sizes)) or not 1 <= sizes[0] <= sizes[-1] <= MAX_BATCH:
+            raise ConfigurationError(
+                f"--batches {','.join(map(str, sizes))}: a table needs two or more different batch sizes, each between "
+                f"1 and {MAX_BATCH}"
+            )
         if self.profile is not None and not self.cycles:
             raise ConfigurationError(
                 "--profile: the cycles of its core are counted on a virtual machine; leave out --no-cycles, --verify, "
@@ -80,7 +106,13 @@ class CalibrationRequest:
     @property
     def key(self) -> CalibrationKey:
         """What the table will be of."""
-        return CalibrationKey.of(self.spec, self.input_shape, core_name(self.core))
+        return CalibrationKey.of(self.spec, self.input_shape, core_name(self.core), self.job.task if self.job else "")
+
+    @property
+    def data(self) -> DataSection:
+        """The data set to measure with: the job's, else noise of the model's shape."""
+        noise = synthetic_source(self.input_shape, self.facts.classes)
+        return DataSection(source=noise) if self.job is None else self.job.data
 
     @property
     def machine_bytes(self) -> int:
@@ -116,14 +148,9 @@ def make_request(
         ConfigurationError: fewer than two batch sizes, one twice, or more memory than a machine can have.
         ModelError: the model does not fit the shape.
     """
-    ordered = tuple(sorted(set(batches)))
-    if len(ordered) < max(MIN_BATCHES, len(batches)) or not 1 <= ordered[0] <= ordered[-1] <= MAX_BATCH:
-        raise ConfigurationError(
-            f"--batches {','.join(map(str, batches))}: a table needs two or more different batch sizes, each between 1 "
-            f"and {MAX_BATCH}"
-        )
+    sizes = tuple(sorted(batches))
     request = CalibrationRequest(
-        spec, inspect_model(spec, input_shape), input_shape, ordered, steps, memory_bytes, seed, layers
+        spec, inspect_model(spec, input_shape), input_shape, sizes, steps, memory_bytes, seed, layers
     )
     _ = request.machine_bytes  # too large for any machine is said now
     return request
@@ -158,10 +185,15 @@ def read_request(
             f"model {spec.name!r} is not built in; name the shape of its images: --input 3x224x224"
         )
     input_shape = ZOO[spec.name].input_shape if shape is None else parse_shape(shape)
-    return make_request(spec, input_shape, _batches(batches), steps, _memory(memory), seed, layers)
+    return make_request(spec, input_shape, read_batches(batches), steps, read_memory(memory), seed, layers)
 
 
-def _batches(text: str) -> list[int]:
+def read_batches(text: str) -> list[int]:
+    """Return the batch sizes that ``1,2,4`` names.
+
+    Raises:
+        ConfigurationError: it names none.
+    """
     sizes = text.split(",")
     if not all(size.strip().isascii() and size.strip().isdigit() for size in sizes):
         raise ConfigurationError(f"--batches {text!r}: write batch sizes with commas between them, as in 1,2,4")
@@ -179,7 +211,12 @@ def _argument(text: str) -> tuple[str, Any]:
     return name, parsed
 
 
-def _memory(text: str | None) -> int | None:
+def read_memory(text: str | None) -> int | None:
+    """Return the bytes of DRAM that ``8 GiB`` names.
+
+    Raises:
+        ConfigurationError: it names none that a machine can have.
+    """
     if text is None:
         return None
     try:

@@ -29,6 +29,7 @@ from host.core.datasets import Dataset
 from host.core.learning.default_objective import default_objective
 from host.core.learning.initial_weights import AS_BUILT, ModelStart, read_initial_weights
 from host.core.learning.judgement import HeldOutMetric, Judgement
+from host.core.model_facts import ModelFacts, pass_facts
 
 _BATCH = 512
 NO_METRICS: Mapping[str, Callable[[], HeldOutMetric]] = {}
@@ -139,6 +140,10 @@ class Evaluator:
         with self._guarded("a forward pass"):
             order = tuple(forward_order(model, self._records))
         return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model), order)
+
+    def facts(self) -> ModelFacts:
+        """Return the model's size."""
+        return pass_facts(self._model, self._records)[1]
 
     def layers(self) -> tuple[LayerWork, ...]:
         """Return what the model's layers cost for one record, in forward order."""

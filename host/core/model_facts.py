@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel import host_node
@@ -32,9 +33,9 @@ class ModelFacts:
     """Facts of one model at one input shape.
 
     Attributes:
-        classes: length of its logits.
+        classes: length of its logits; 1 if it does not give a row of them for each record.
         parameters: trainable values.
-        activations: values that its layers put out for one image.
+        activations: values that its layers put out for one record.
     """
 
     classes: int
@@ -55,20 +56,9 @@ def inspect_model(spec: ShippedCode, input_shape: Shape) -> ModelFacts:
     Raises:
         ModelError: it cannot be built, does not take images of this shape, or does not return logits.
     """
-    model, images = build_model(spec), torch.zeros(_BATCH, *input_shape)
-    activations = 0
-
-    def count(_: nn.Module, __: Any, out: Any) -> None:
-        nonlocal activations
-        activations += out.numel() if isinstance(out, torch.Tensor) else 0
-
-    for module in model.modules():
-        if next(module.children(), None) is None:
-            module.register_forward_hook(count)
     shape = "x".join(map(str, input_shape))
     try:
-        with torch.no_grad():
-            logits = model(images)
+        logits, facts = pass_facts(build_model(spec), torch.zeros(_BATCH, *input_shape))
     except Exception as error:  # the user's model may raise anything
         raise ModelError(
             f"model {spec.name!r} does not take images of {shape} ({error}); name another shape with --input"
@@ -78,8 +68,22 @@ def inspect_model(spec: ShippedCode, input_shape: Shape) -> ModelFacts:
         raise ModelError(
             f"model {spec.name!r} gives {found} for {_BATCH} images of {shape}, not one row of logits each"
         )
+    return facts
+
+
+def pass_facts(model: nn.Module, records: torch.Tensor) -> tuple[Any, ModelFacts]:
+    """Return what a model gives for a batch of records, and its facts."""
+    activations = 0
+
+    def count(module: nn.Module, _: Any, out: Any) -> None:
+        nonlocal activations
+        activations += out.numel() if isinstance(out, torch.Tensor) and not [*module.children()] else 0
+
+    with torch.no_grad(), register_module_forward_hook(count):
+        outputs = model(records)
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return ModelFacts(logits.shape[1], parameters, activations // _BATCH)
+    classes = outputs.shape[1] if isinstance(outputs, torch.Tensor) and outputs.ndim == 2 else 1
+    return outputs, ModelFacts(classes, parameters, activations // len(records))
 
 
 @dataclass(frozen=True)

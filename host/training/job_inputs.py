@@ -12,7 +12,7 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.config.plugins.plugin_loading import Plugin
 from host.core.datasets import Dataset
-from host.core.device_time import COUNTED, MODELLED, WALL, CountedCycles, StepModel
+from host.core.device_time import COUNTED, MODELLED, WALL, CountedCycles, StepModel, TableModel
 from host.core.evaluation import Evaluator
 from host.fleet.shards import ShardAssignment
 
@@ -55,12 +55,14 @@ class JobInputs(JobData):
         models: device -> what its steps cost, of those whose seconds are modelled.
         optimizer: the job's, if it is a class of the user's own.
         cycles: device -> what turns its counted seconds into those of cycles, where the array asks for these.
+        task: of its calibration tables, see `csd_emu.profiles.calibration.CalibrationKey`.
     """
 
     evaluator: Evaluator
     models: Mapping[str, StepModel]
     cycles: Mapping[str, CountedCycles] = field(default_factory=dict, kw_only=True)
     optimizer: Plugin | None = field(default=None, kw_only=True)
+    task: str = field(default="", kw_only=True)
 
     @property
     def wall(self) -> bool:
@@ -82,9 +84,14 @@ class JobInputs(JobData):
             "one, and sums and means over drives mix them; compare drives of one clock"
         )
         other = "SGD with clip_norm" if self.job.by_sgd else self.job.chosen_optimiser.name
+        plain = [
+            name
+            for name in clocks.get(MODELLED, ())
+            if not (isinstance(model := self.models[name], TableModel) and model.table.task)
+        ]
         updates = (
-            f"{', '.join(clocks.get(MODELLED, ()))}: modelled from a calibration table that was measured with SGD, and "
+            f"{', '.join(plain)}: modelled from a calibration table that was measured with SGD, and "
             f"{other} updates the weights there: seconds of updates are SGD's"
         )
         differs = self.job.mode == "federated" and (not self.job.by_sgd or self.job.clip_norm is not None)
-        return [mixed] * (len(clocks) > 1) + [updates] * (differs and MODELLED in clocks)
+        return [mixed] * (len(clocks) > 1) + [updates] * (differs and bool(plain))

@@ -1,5 +1,6 @@
 """csd-emu calibrate on a real virtual machine, as a user's own process."""
 
+import shutil
 import statistics
 import uuid
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from csd_emu.profiles.calibration import load_table
-from csd_emu.util.paths import Paths
+from csd_emu.util.paths import Paths, packaged_folder
 from tests.support.commands import ARRAY
 from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
@@ -54,6 +55,26 @@ def test_a_run_measures_what_no_table_has_once(workshop: VmWorkshop, net: Path, 
     again = workshop.run("run", str(path), "--array", str(array), "--runs", str(workshop.runs), "--json", seconds=100)
     assert again.json("run")["clock"] == "modelled"
     assert "measure" not in again.err
+
+
+def test_a_table_of_columns_with_a_loss_of_its_own_is_measured_and_foretells_a_machine(
+    workshop: VmWorkshop, tables: list[Path]
+) -> None:
+    shutil.copytree(packaged_folder("host", "examples", "examples") / "regression", workshop.folder / "regression")
+    job = workshop.folder / "regression" / "job.yaml"
+    net = workshop.folder / "regression" / "regression.py"  # which no table was ever measured for
+    net.write_text(f"{net.read_text(encoding='utf-8')}# {uuid.uuid4()}\n", encoding="utf-8")
+    begun = set(calibration_tables())
+    seconds = []
+    for engine, more in (("native", ["--calibrate"]), ("qemu", [])):
+        run = ["run", str(job), "--drives", "1", "--engine", engine, "--runs", str(workshop.runs), "--json", *more]
+        done = workshop.run(*run, seconds=400)
+        assert done.code == 0, done.err
+        tables[:] = set(calibration_tables()) - begun
+        assert done.json("run")["clock"] == ("modelled" if engine == "native" else "counted")
+        seconds.append(sum(done.json("run")["device_seconds"].values()))
+    assert len(tables) == 1
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.03)
 
 
 def calibration_tables() -> list[Path]:

@@ -97,13 +97,13 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         return msgspec.structs.replace(self, steps=tuple(scaled(step, factors) for step in self.steps), layers=layers)
 
 
-class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
     """What one model costs on one core at one input size.
 
     Attributes:
         format: of the file, `FORMAT`.
-        model, arguments, source_sha256, input_shape, core: see `CalibrationKey`.
-        classes: of the logits.
+        model, arguments, source_sha256, input_shape, core, task: see `CalibrationKey`.
+        classes: of the logits; 1 of a model that gives no row of logits for a record.
         parameters: trainable values.
         clock: that the seconds are of: ``counted`` or ``wall``.
         image: hash of the ARM image that ran; empty for a real drive or a host.
@@ -129,11 +129,12 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     encode_seconds: tuple[float, ...]
     memory_source: str
     rows: tuple[CalibrationRow, ...]
+    task: str = ""
 
     @property
     def key(self) -> CalibrationKey:
         """What the table is of."""
-        return CalibrationKey(self.model, self.arguments, self.source_sha256, self.input_shape, self.core)
+        return CalibrationKey(self.model, self.arguments, self.source_sha256, self.input_shape, self.core, self.task)
 
     @property
     def row_mark(self) -> str:

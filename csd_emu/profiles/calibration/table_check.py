@@ -101,7 +101,7 @@ def _differences(table: CalibrationTable) -> Iterator[str]:
 
 
 def _head_problems(table: CalibrationTable) -> Iterator[str]:
-    if min(table.input_shape) < 1 or table.classes < 1:
+    if min(table.input_shape, default=1) < 1 or table.classes < 1:
         yield f"input shape {table.input_shape} with {table.classes} classes is no model's"
     if table.parameters < 1:
         yield f"{table.parameters} parameters are no model's that trains"

@@ -1,4 +1,4 @@
-"""Key of a calibration table: a model, its arguments, its source, the images' shape, and the core."""
+"""Key of a calibration table: a model, its arguments, its source, the records' shape, the core, and what is trained."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class CalibrationKey:
         model: as a job file names it, a model file without its folder.
         arguments: of the builder; a built-in model's number of classes is always written out.
         source_sha256: of the user's model file, so that a changed file does not get the old file's figures.
-        input_shape: (channels, height, width) of one image.
+        input_shape: of what the model takes of one record; of an image (channels, height, width).
         core: `REFERENCE_CORE`, `core_name` of another core that was modelled, or the profile of the real drive, or of
             the host, that was measured.
+        task: digest of what else a step depends on: loss, optimiser, fields of the records; empty for images with class
+            numbers, cross-entropy and SGD with momentum.
     """
 
     model: str
@@ -48,17 +50,17 @@ class CalibrationKey:
     source_sha256: str | None
     input_shape: Shape
     core: str = REFERENCE_CORE
+    task: str = ""
 
     @classmethod
-    def of(cls, spec: ShippedCode, input_shape: Shape, core: str = REFERENCE_CORE) -> CalibrationKey:
+    def of(cls, spec: ShippedCode, input_shape: Shape, core: str = REFERENCE_CORE, task: str = "") -> CalibrationKey:
         """Return the key of a model as a job has it."""
         usual = {"num_classes": ZOO[spec.name].classes} if spec.name in ZOO else {}
         arguments = usual | dict(spec.arguments)
         if spec.source is None:
-            return cls(spec.name, arguments, None, input_shape, core)
-        return cls(
-            PurePath(spec.name).name, arguments, hashlib.sha256(spec.source.encode()).hexdigest(), input_shape, core
-        )
+            return cls(spec.name, arguments, None, input_shape, core, task)
+        source_sha256 = hashlib.sha256(spec.source.encode()).hexdigest()
+        return cls(PurePath(spec.name).name, arguments, source_sha256, input_shape, core, task)
 
     @property
     def shape_text(self) -> str:
@@ -77,7 +79,8 @@ class CalibrationKey:
 
     @property
     def _plain(self) -> bool:
-        return self.model in ZOO and dict(self.arguments) == {"num_classes": ZOO[self.model].classes}
+        facts = dict(self.arguments), self.task
+        return self.model in ZOO and facts == ({"num_classes": ZOO[self.model].classes}, "")
 
     @property
     def digest(self) -> str:
@@ -85,7 +88,7 @@ class CalibrationKey:
         return _sha256([self._model_digest(), self.input_shape, self.core])
 
     def _model_digest(self) -> str:
-        return _sha256([self.model, sorted(self.arguments.items()), self.source_sha256])
+        return _sha256([self.model, sorted(self.arguments.items()), self.source_sha256, *filter(None, [self.task])])
 
 
 def _sha256(content: list[Any]) -> str:

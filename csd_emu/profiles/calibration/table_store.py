@@ -30,16 +30,23 @@ log = logging.getLogger(__name__)
 class CalibrationStore:
     """Finds and keeps tables, one file each."""
 
-    def __init__(self, user: Path, shipped: Path = SHIPPED, core_model: CoreModel = "instructions") -> None:
+    def __init__(
+        self, user: Path, shipped: Path = SHIPPED, core_model: CoreModel = "instructions", task: str = ""
+    ) -> None:
         """Keep the user's tables in the folder `user`, which is made when there is one to keep.
 
-        Tables are found as `CalibrationTable.in_instructions` or `CalibrationTable.in_cycles` has them.
+        Tables are found as `CalibrationTable.in_instructions` or `CalibrationTable.in_cycles` has them; those of `task`
+        (see `CalibrationKey`) go first.
         """
-        self._user, self._shipped, self._core_model = user, shipped, core_model
+        self._user, self._shipped, self._core_model, self._task = user, shipped, core_model, task
 
     def counting(self, core_model: CoreModel) -> CalibrationStore:
         """Return the same store with another core model."""
-        return CalibrationStore(self._user, self._shipped, core_model)
+        return CalibrationStore(self._user, self._shipped, core_model, self._task)
+
+    def of_task(self, task: str) -> CalibrationStore:
+        """Return the same store for a job's task: of a model without a table of that, the plain one is found."""
+        return CalibrationStore(self._user, self._shipped, self._core_model, task)
 
     def find(self, spec: ShippedCode, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
         """Return the table of a model at an input shape, or None.
@@ -84,9 +91,10 @@ class CalibrationStore:
         """Return what `require` returns, and the file that it is in."""
         if (path := self._path(spec, input_shape, profile)) is None:
             key = CalibrationKey.of(spec, input_shape)
+            kind, model = ("records", "JOB.YAML") if self._task else ("images", f"{spec.name} --input {key.shape_text}")
             raise CalibrationError(
-                f"model {spec.name!r} with {dict(key.arguments)} has no calibration table for images of "
-                f"{key.shape_text}; measure one with csd-emu calibrate {spec.name} --input {key.shape_text}"
+                f"model {spec.name!r} with {dict(key.arguments)} has no calibration table for {kind} of "
+                f"{key.shape_text}; measure one with csd-emu calibrate {model}"
             )
         return path[0], self._load(*path)
 
@@ -100,7 +108,8 @@ class CalibrationStore:
         drive = RATIO_DRIVE if profile and get_profile(profile).kind == "host" else profile
         own = self._own_core(drive)
         measured = [name for name in (profile, drive) if name and real]
-        keys = [CalibrationKey.of(spec, input_shape, core) for core in dict.fromkeys((*measured, own, REFERENCE_CORE))]
+        cores, tasks = dict.fromkeys((*measured, own, REFERENCE_CORE)), dict.fromkeys((self._task, ""))
+        keys = [CalibrationKey.of(spec, input_shape, core, task) for task in tasks for core in cores]
         paths = ((folder / key.file_name, key) for key in keys for folder in (self._user, self._shipped))
         found = next((each for each in paths if each[0].exists()), None)
         if drive and found and found[1].core == REFERENCE_CORE != own and get_profile(drive).core:

@@ -24,6 +24,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import packaged_folder
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.drive.client_rounds import largest_difference, plain_scaffold, run_client_rounds
+from csd_lab.bench.drive.modelled_error import modelled_errors
 from csd_lab.bench.harness import (
     WATCHDOG_SECONDS,
     Bench,
@@ -83,7 +84,9 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
     a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`: (max - min) / mean of
     a drive's counted seconds over rounds of the same work, of the client program and of the language model.
     `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel, beyond those
-    without.
+    without. `modelled_over_counted_error`: of runs of the language model, the table and the segmentation at batch sizes
+    that their calibration tables do not have, the largest relative difference of a drive's modelled seconds from those
+    counted on a virtual machine; the tables are measured on another one.
     """
     figures, samples = dict[str, float](), dict[str, Any]()
     root = packaged_folder("host", "examples", "examples")
@@ -100,6 +103,9 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
             samples |= more
             seconds = _round_seconds(bench, folder / "language-model")
             figures["spread_lm"], samples["lm_seconds"] = spread(seconds[1:]), seconds
+            errors, samples["modelled"] = modelled_errors(bench, root, folder / "tables")
+            figures["modelled_over_counted_error"] = max(map(abs, errors.values()))
+            samples["modelled_errors"] = errors
     return bench.report("counted" if not quick else "wall", figures, samples, "native" if quick else "qemu")
 
 

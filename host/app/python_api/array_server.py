@@ -200,11 +200,12 @@ class ArrayServer:
             raise ConfigurationError("no array was opened")
         where, folder, content = message["where"], Path(message["folder"]), message["job"]
         job, spec = parse_job(content, where, folder)
+        resolved = ResolvedRun(self._config, job, spec, load_plugins(job, folder / where))
         if self._config.calibrate == "auto":
             from host.app.missing_table import measure_missing
 
-            measure_missing(self._config, job, spec, self._paths, Silent())
-        return prepare_run(ResolvedRun(self._config, job, spec, load_plugins(job, folder / where)))
+            measure_missing(resolved, self._paths, Silent())
+        return prepare_run(resolved)
 
     def _ensure_up(self, request: ArrayRequest) -> None:
         """Bring the array up, unless it is, and whole, with these data."""

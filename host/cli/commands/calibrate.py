@@ -40,18 +40,15 @@ _Profile = Annotated[
 
 
 def calibrate(
-    model: Annotated[str, typer.Argument(help="a built-in name, my_net.py:build or package.module:function")],
+    model: Annotated[str, typer.Argument(help="a built-in name, my_net.py:build, package.module:function or JOB.YAML")],
     batches: Annotated[str | None, typer.Option(help="two sizes or more; else 1,2,4, of a host 1,4,16,64,256")] = None,
     shape: Annotated[
-        str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
+        str | None, typer.Option("--input", metavar="CxHxW", help="of an image; not of built-in models")
     ] = None,
     classes: Annotated[int | None, typer.Option(help="the builder's num_classes", min=1)] = None,
-    argument: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="one more argument of the builder; can be repeated")
-    ] = None,
+    argument: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="of the builder; repeatable")] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(help="steps per batch size; else a counted second's worth, 32 at most", min=1, max=4096),
+        int | None, typer.Option(help="per batch size; else a counted second of them", min=1, max=4096)
     ] = None,
     memory: Annotated[str | None, typer.Option(help="DRAM of the machine, such as '8 GiB'")] = None,
     output: Annotated[Path | None, typer.Option(help="write the table here, not among your own")] = None,
@@ -70,11 +67,16 @@ def calibrate(
     with INTERRUPTS.deferred():
         from host.app.calibration_measurement import calibrate as calibrate_machine
         from host.app.calibration_report import keep_table, verify_rows
-        from host.config.calibration_request import read_request, read_spec
+        from host.app.missing_table import read_job_request
+        from host.config.calibration_request import read_memory, read_request, read_spec
 
         # Of a host no machine is made, whose memory might not hold the batches.
         sizes, room = (batches or "1,2,4", memory) if host is None else (batches or "1,4,16,64,256", "16 GiB")
-        request = read_request(read_spec(model, classes, argument or []), shape, sizes, steps, room, seed, layers)
+        if model.endswith((".yaml", ".yml")):
+            read = read_job_request(Path(model), batches, (shape, classes, argument))
+            request = replace(read, steps=steps, memory_bytes=read_memory(room), seed=seed, layers=layers)
+        else:
+            request = read_request(read_spec(model, classes, argument or []), shape, sizes, steps, room, seed, layers)
         real = _real_machine(inventory, drive, host, threads, verify)
         request = replace(request, cycles=cycles and real is None and verify is None, profile=profile)
     with StageProgress(quiet=as_json) as progress:

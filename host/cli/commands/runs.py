@@ -174,7 +174,7 @@ def _prepared(
                 from host.app.missing_table import measure_missing
 
             with StageProgress(quiet=quiet) as progress:
-                measure_missing(resolved.whole, resolved.job, resolved.spec, Paths.default(), progress)
+                measure_missing(resolved, Paths.default(), progress)
         with INTERRUPTS.deferred():
             request = prepare_run(resolved)
         yield request

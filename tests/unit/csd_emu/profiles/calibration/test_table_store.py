@@ -56,6 +56,27 @@ def test_a_drives_own_table_goes_before_the_reference_core(folders: tuple[Path, 
     assert store.require(SPEC, SHAPE, "solana") == store.find(SPEC, SHAPE) == make_table(COSTS)
 
 
+def test_a_jobs_table_goes_before_the_models_plain_one(folders: tuple[Path, Path]) -> None:
+    store = CalibrationStore(*folders).counting("instructions").of_task("ab")
+    plain, own = make_table(COSTS), make_table(COSTS, CalibrationKey.of(SPEC, SHAPE, task="ab"), task="ab")
+    with pytest.raises(CalibrationError, match=r"for records of 1x8x8; .* csd-emu calibrate JOB\.YAML"):
+        store.require(SPEC, SHAPE)
+    store.save(plain)
+    assert store.find(SPEC, SHAPE) == store.counting("instructions").find(SPEC, SHAPE) == plain
+    path = store.save(own)
+    assert path.name.startswith("digits_cnn-1x8x8-")
+    assert load_table(path).task == "ab"
+    assert store.find(SPEC, SHAPE) == own
+    assert store.of_task("").find(SPEC, SHAPE) == store.of_task("cd").find(SPEC, SHAPE) == plain
+
+
+def test_a_plain_table_is_called_and_written_as_before_there_were_others() -> None:
+    key = CalibrationKey.of(ShippedCode("net.py:build", "x = 1"), SHAPE)
+    assert key.digest == "1b2bfc039aed6817f4b6a93e51acb0a8d8cfa6720c98bd7350ccd8b0f48c00f3"
+    assert key.file_name == "net.py-build-1x8x8-123d5ab2.json"
+    assert b"task" not in encode_table(make_table(COSTS))
+
+
 def test_a_table_that_is_missing_says_how_to_make_it(folders: tuple[Path, Path]) -> None:
     with pytest.raises(CalibrationError, match=r"'digits_cnn'.*1x8x8; .* csd-emu calibrate digits_cnn --input 1x8x8"):
         CalibrationStore(*folders).require(SPEC, SHAPE)
