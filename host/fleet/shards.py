@@ -75,7 +75,7 @@ def deal_out(
 ) -> ShardAssignment:
     """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
 
-    The host, if it is among the nodes, holds public records alone; drives with records in place get none.
+    The host, if it is among the nodes, holds public records alone; drives with records in place get none at all.
 
     Args:
         dataset: what is dealt out.
@@ -93,6 +93,7 @@ def deal_out(
     generator = np.random.default_rng([seed, len(drives)])
     count = len(dataset)
     pool = count - round((1.0 if data.private is None else data.private) * count)
+    pool *= any(node.data is None for node in nodes)
     public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
     if not pool and any(node.name == HOST for node in nodes):
         raise DataError(
@@ -271,19 +272,18 @@ class WantedRecords:
     """What the job's own data set, on which the host evaluates, is like.
 
     Attributes:
-        shape: (channels, height, width) of an image.
-        dtype: of its values, NumPy's name.
+        fields: name -> what each record has of it, for people.
         classes: how many there are.
     """
 
-    shape: tuple[int, ...]
-    dtype: str
+    fields: Mapping[str, str]
     classes: int
 
     @classmethod
     def of(cls, dataset: Dataset) -> WantedRecords:
         """Return what fits to `dataset`."""
-        return cls(dataset.shape, dataset.inputs.dtype.str, dataset.classes)
+        fields = {name: _text(column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items()}
+        return cls(fields, dataset.classes)
 
     def check(self, device: str, holding: Holding | None) -> None:
         """Return if what a drive tells of its records fits.
@@ -293,10 +293,14 @@ class WantedRecords:
         """
         if holding is None:
             raise ProtocolError(f"{device} was to train on records in place and has a shard; upgrade its agent")
-        if holding.shape != self.shape or holding.dtype != self.dtype:
+        fields = {each.name: _text(each.dtype, each.shape) for each in holding.fields}
+        if fields != self.fields:
+            theirs, ours = (
+                ", ".join(f"{name} {form}" for name, form in sorted(each.items())) for each in (fields, self.fields)
+            )
             raise ProtocolError(
-                f"{device} holds images of {_text(holding.shape)} ({holding.dtype}), the job's are {_text(self.shape)} "
-                f"({self.dtype}); convert the ones, or set data.source to a sample of the others"
+                f"{device} holds records of {theirs}, the job's are of {ours}; convert the ones, or set data.source to "
+                "a sample of the others"
             )
         if holding.classes > self.classes:
             raise ProtocolError(
@@ -305,5 +309,5 @@ class WantedRecords:
             )
 
 
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+def _text(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{np.dtype(dtype)}{list(shape)}"

@@ -127,7 +127,9 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     assert csd_emu("deploy", "enrol", str(inventory)).code == 0
     done = csd_emu(*workshop.job_arguments(rounds=2, target=None))
     assert done.code == 1
-    assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
+    assert "up holds records of image uint8[1, 6, 6], label int64[], the job's are of image uint8[1, 8, 8]" in " ".join(
+        done.err.split()
+    )
 
 
 @pytest.mark.long
