@@ -260,8 +260,8 @@ def make_plan(
     most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
     sizes = records.private_sizes, records.public_size
     overhead = overhead_at(sum(batches))
-    more = {"most_records": most, "watts": watts, "in_place": records.in_place}
-    return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, **more)
+    plan = SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
+    return replace(plan, in_place=records.in_place)
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:

@@ -24,6 +24,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import packaged_folder
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.drive.client_rounds import largest_difference, plain_scaffold, run_client_rounds
+from csd_lab.bench.drive.in_place import run_in_place
 from csd_lab.bench.harness import (
     WATCHDOG_SECONDS,
     Bench,
@@ -77,13 +78,14 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
     Figures: `examples_passed`: share of the nine examples that train and lower their loss, on native drives; the tests
     run them on virtual machines too. `longest_example_lines` of Python. `scaffold_difference`: the larger of the
     built-in and the hand-written SCAFFOLD's differences to plain torch after five rounds on four unequal shards, over
-    the largest weight, in float64. `lm_gradient_difference`: of one synchronous step of the language model over all
-    its records on four native drives of two kinds, the gradient's largest difference to one process's, over the
-    largest; float64. `hook_over_bare`: records per second of the guest's clock of a client program with
-    a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`: (max - min) / mean of
-    a drive's counted seconds over rounds of the same work, of the client program and of the language model.
-    `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel, beyond those
-    without.
+    the largest weight, in float64. `lm_gradient_difference`: of one synchronous step of the language model over all its
+    records on four native drives of two kinds, the gradient's largest difference to one process's, over the largest;
+    float64. `in_place_record_bytes`, `in_place_gradient_difference`: of a step on records that lie on three native
+    drives, see `csd_lab.bench.drive.in_place`. `hook_over_bare`: records per second of the guest's clock of a client
+    program with a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`: (max -
+    min) / mean of a drive's counted seconds over rounds of the same work, of the client program and of the language
+    model. `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel, beyond
+    those without.
     """
     figures, samples = dict[str, float](), dict[str, Any]()
     root = packaged_folder("host", "examples", "examples")
@@ -94,6 +96,7 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
         figures["longest_example_lines"] = float(max(_lines(root / name) for name in EXAMPLES))
         figures["scaffold_difference"] = scaffold_difference(root / "scaffold" / "scaffold.py", bench.seed)
         figures["lm_gradient_difference"] = lm_gradient_difference(folder / "language-model")
+        figures |= run_in_place(bench, folder / "in-place")
         if not quick:
             measured, more = _measure_hook(bench, folder)
             figures |= measured

@@ -95,8 +95,8 @@ def test_a_cache_that_cannot_be_written_is_said(data: Path, tmp_path: Path, capl
 def test_class_names_are_told(tmp_path: Path) -> None:
     images, labels = noise()
     told = open_holding(write_folder(tmp_path / "x", images, labels, ["ant", "bee", "cat", "dog"])).holding
-    images = [TensorSpec("image", "|u1", (3, 5, 4)), IMAGES[1]]
-    assert told == Holding("image folder", images, 4, ["ant", "bee", "cat", "dog"])
+    form = [TensorSpec("image", "|u1", (3, 5, 4)), IMAGES[1]]
+    assert told == Holding("image folder", form, 4, ["ant", "bee", "cat", "dog"])
 
 
 def test_records_of_any_form_lie_in_place(tmp_path: Path) -> None:
