@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from firmware_agent.common.atomic_files import read_file, replace_file
-from firmware_agent.common.datafiles import RecordSet, RecordSource, blocks_of, open_source
+from firmware_agent.common.datafiles import RecordSet, blocks_of, open_source
 from firmware_agent.common.datafiles.record_set import labels_of
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Holding
@@ -54,16 +54,16 @@ def open_holding(path: Path, cache: Path | None = None) -> Shard:
             name: ArrayEntry(name, column.dtype.str, tuple(column.shape), hashes[name])
             for name, column in data.fields.items()
         },
+        class_names=data.class_names,
     )
     digest = hex_sha256(msgspec.json.encode(manifest))
-    return Shard(path, manifest, digest, data.fields, describe(source))
+    return Shard(path, manifest, digest, data.fields, describe(manifest))
 
 
-def describe(source: RecordSource) -> Holding:
+def describe(manifest: ShardManifest) -> Holding:
     """Return what the host is told of records: their kind and form, and how many classes; nothing of any record."""
-    data = source.train
-    fields = [TensorSpec(name, column.dtype.str, tuple(column.shape[1:])) for name, column in data.fields.items()]
-    return Holding(source.kind, fields, data.classes, list(data.class_names))
+    fields = [TensorSpec(name, entry.dtype, entry.shape[1:]) for name, entry in manifest.arrays.items()]
+    return Holding(manifest.source, fields, len(manifest.classes), list(manifest.class_names))
 
 
 def fingerprint(data: RecordSet) -> str:

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.config.array_file import Device
+from csd_emu.config.array_file import QEMU, Device
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.atomic_files import make_folder, shared_mode
+from firmware_agent.common.datafiles import open_source
 from firmware_agent.common.errors import DataError, PluginError, ProtocolError, ShardError, user_errors
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
@@ -22,7 +23,7 @@ from firmware_agent.common.shard import REMEDY, open_shard, write_shard
 from host.config.job_file import DataSection, Partition
 from host.config.plugins.plugin_loading import Plugin, describe_error
 from host.config.plugins.plugin_section import accepted
-from host.core.datasets import Dataset, load_dataset
+from host.core.datasets import Dataset, load_dataset, read_fields
 from host.core.partition import (
     HeldRecords,
     Indices,
@@ -41,7 +42,7 @@ LEAST_ALIKE = 256
 class ShardRecord:
     """What was written for one device: `samples` records.
 
-    For a device with records in place nothing was: the hash is empty.
+    Of a device with records in place nothing is known before it says hello: the hash is empty.
     """
 
     path: Path
@@ -217,7 +218,8 @@ def write_shards(
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
     Private records come first, then the whole public pool, in the same order on every device. For a drive with records
-    in place nothing is written, and nothing is known before it says hello.
+    in place nothing is written, but that a virtual machine's flash is made of what lies at its path here; and nothing
+    is known of them before it says hello.
 
     Args:
         devices: drives, and the host if it trains.
@@ -229,7 +231,7 @@ def write_shards(
         dealt: which records lie where, if that was decided already.
 
     Raises:
-        DataError: the data set is unknown or too small.
+        DataError: the data set is unknown or too small, or what lies in place for a virtual machine cannot be read.
     """
     dataset = load_dataset(data.source, seed) if dataset is None else dataset
     nodes = devices if among is None else among
@@ -242,6 +244,8 @@ def write_shards(
         path = folder / device.name / SHARD_FILE
         make_folder(path.parent, 0o700)
         if device.data is not None:
+            if device.engine == QEMU:
+                _write_flash(path, Path(device.data))
             records.append(ShardRecord(path, "", 0))
             continue
         indices = np.concatenate([private, dealt.public])
@@ -249,6 +253,12 @@ def write_shards(
         digest = write_shard(path, dataset.name, own_fields, len(private))
         records.append(ShardRecord(path, digest, len(indices)))
     return records
+
+
+def _write_flash(path: Path, data: Path) -> None:
+    """Write the records at `data` as those that have always been in a virtual machine."""
+    source = open_source(data)
+    write_shard(path, source.kind, read_fields(source.train), class_names=source.train.class_names)
 
 
 def check_shards(expected: Mapping[str, str], folder: Path) -> None:

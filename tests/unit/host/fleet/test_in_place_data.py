@@ -17,6 +17,8 @@ from firmware_agent.common.atomic_files import shared_mode
 from firmware_agent.common.errors import ConfigurationError, DataError, ProtocolError
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Hello, Holding
+from firmware_agent.common.shard import open_shard
+from firmware_agent.local_dataset import describe, open_holding
 from host.app.prepare import RunRequest, prepare_in_place, prepare_run
 from host.config.job_file import DataSection, read_job
 from host.config.resolve import resolve_run
@@ -97,7 +99,8 @@ async def test_drives_have_to_agree_on_the_names_of_classes(fleet: Fleet) -> Non
 
 
 def test_drives_with_records_of_their_own_are_dealt_none(tmp_path: Path) -> None:
-    nodes = [Device(name=f"csd-{n}", number=n, profile="newport", data="/own" if n == 1 else None) for n in range(3)]
+    kind: dict[str, Any] = {"profile": "newport", "engine": "native"}
+    nodes = [Device(name=f"csd-{n}", number=n, data="/own" if n == 1 else None, **kind) for n in range(3)]
     data = DataSection.model_validate({"source": "digits", "private": 1.0})
     dataset = load_dataset("digits", 0)
     dealt = deal_out(dataset, data, nodes, 0)
@@ -108,6 +111,22 @@ def test_drives_with_records_of_their_own_are_dealt_none(tmp_path: Path) -> None
     assert (records[1].samples, records[1].manifest_sha256) == (0, "")
     all_own = [node.model_copy(update={"data": "/own"}) for node in nodes]
     assert [len(part) for part in deal_out(dataset, data, all_own, 0).private] == [0, 0, 0]
+
+
+def test_the_flash_of_a_virtual_machine_has_what_lies_at_its_path_and_says_the_same_of_it(tmp_path: Path) -> None:
+    images, labels = noise()
+    data = write_folder(tmp_path / "own", images, labels, ["ant", "bee", "cat", "dog"])
+    node = Device(name="csd-00", number=0, profile="newport", engine="qemu", data=str(data))
+    section = DataSection.model_validate({"source": "digits"})
+    (record,) = write_shards([node], section, 0, tmp_path / "devices", load_dataset("digits", 0))
+    assert (record.samples, record.manifest_sha256) == (0, "")
+    flash, there = open_shard(record.path), open_holding(data)
+    assert describe(flash.manifest) == there.holding
+    every = np.arange(len(labels))
+    for name, column in there.fields.items():
+        np.testing.assert_array_equal(flash.fields[name], column[every])
+    with pytest.raises(DataError, match="is not there"):
+        write_shards([node.model_copy(update={"data": "/x.npz"})], section, 0, tmp_path, load_dataset("digits", 0))
 
 
 def prepared(tmp_path: Path, more: str = "", drives: str = "{profile: newport}, ") -> RunRequest:
