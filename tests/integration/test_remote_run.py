@@ -81,13 +81,13 @@ def test_real_drives_train_beside_native_ones(
     notes = [each.detail for each in records if isinstance(each, EventRecord) and each.what is EventKind.NOTE]
     assert any("different clocks (modelled: csd-00; wall: left, right)" in note for note in notes)
     # In synchronous steps the third draws its own records, beside the others' public ones.
-    job = {"rounds": 1, "epochs": 1, "target": None, "mode": "sync", "data": {"source": "digits"}}
+    job: dict[str, Any] = {"rounds": 1, "epochs": 1, "target": None, "mode": "sync", "data": {"source": "digits"}}
     done = csd_emu(*workshop.job_arguments(**job), "--json")
     assert done.code == 0, done.err
     records = records_of(done.json("run"))
     (record,) = [record for record in records if isinstance(record, RoundRecord)]
-    parts = {part.device: part.samples for part in record.devices}
-    assert (parts["right"], parts["csd-00"] + parts["left"]) == (300, 1437)
+    samples = {part.device: part.samples for part in record.devices}
+    assert (samples["right"], samples["csd-00"] + samples["left"]) == (300, 1437)
     assert any("300 of right" in each.detail for each in records if isinstance(each, EventRecord))
     assert (workshop.agents(), workshop.arrays()) == ([], [])
 

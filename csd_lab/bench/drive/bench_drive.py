@@ -24,7 +24,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import packaged_folder
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.drive.client_rounds import largest_difference, plain_scaffold, run_client_rounds
-from csd_lab.bench.drive.in_place import run_in_place
+from csd_lab.bench.drive.in_place import gradient_difference, run_in_place
 from csd_lab.bench.harness import (
     WATCHDOG_SECONDS,
     Bench,
@@ -36,8 +36,6 @@ from csd_lab.bench.harness import (
     temporary_folder,
 )
 from firmware_agent.common.frames.session_frames import Code, Job
-from firmware_agent.common.losses.objective import Objective
-from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode, load_code
 from host.app.prepare import RunRequest, prepare_run
 from host.config.resolve import resolve_run
@@ -147,19 +145,7 @@ def lm_gradient_difference(folder: Path) -> float:
     prepared = prepare_run(resolve_run(folder / "one-step.yaml", folder / "four.yaml"))
     _run(folder, "one-step.yaml", "four.yaml", "one-step")
     (after,) = folder.glob("one-step/*/model.safetensors")
-    stepped = load_file(after)
-    torch.manual_seed(0)
-    alone = build_model(prepared.spec).train().double()
-    objective = Objective.of_spec(prepared.objective, "float64")
-    batch = prepared.dataset.fields
-    objective.loss_of(alone(objective.inputs(batch)), batch).backward()  # type: ignore[no-untyped-call]
-    pairs = [
-        (parameter.grad.numpy(), parameter.detach().numpy() - stepped[name])
-        for name, parameter in alone.named_parameters()
-        if parameter.grad is not None
-    ]
-    most = max(float(np.abs(gradient).max()) for gradient, _ in pairs)
-    return max(float(np.abs(gradient - ours).max()) for gradient, ours in pairs) / most
+    return gradient_difference(prepared, prepared.dataset.fields, load_file(after))
 
 
 def _lines(folder: Path) -> int:

@@ -35,7 +35,7 @@ _PLAIN = Hello, Welcome, Job, Ready, Stepped
 
 
 @dataclass
-class LinkWatch:
+class LinkRecording:
     """Everything that crosses one drive's link.
 
     Attributes:
@@ -96,20 +96,20 @@ def run_in_place(bench: Bench, folder: Path) -> dict[str, float]:
     shards = _write_files(folder, bench.seed)
     request = prepare_run(resolve_run(folder / "job.yaml", folder / "array.yaml"))
 
-    async def work(drives: RunningDrives) -> tuple[list[LinkWatch], Mapping[str, Array]]:
-        watches = [LinkWatch(session) for session in drives.sessions]
+    async def work(drives: RunningDrives) -> tuple[list[LinkRecording], Mapping[str, Array]]:
+        links = [LinkRecording(session) for session in drives.sessions]
         told = {each.name: (each.samples, each.manifest_sha256) for each in drives.started.state.devices}
         async with drives.training(prepare_in_place(request, told)) as training:
             await training.run_round()
-            return watches, {name: array.copy() for name, array in training.weights.items()}
+            return links, {name: array.copy() for name, array in training.weights.items()}
 
-    watches, after = bench.on_array(request.array, work)
+    links, after = bench.on_array(request.array, work)
     tensors = [TensorSpec(name, array.dtype.str, array.shape) for name, array in after.items()]
     contents = [record.tobytes() for shard in shards for record in shard["x"]]
-    crossed = sum(count_record_bytes(watch.frames, tensors, contents) for watch in watches)
+    crossed = sum(count_record_bytes(link.frames, tensors, contents) for link in links)
     return {
         "in_place_record_bytes": float(crossed),
-        "in_place_gradient_difference": _difference(request, watches, shards, after),
+        "in_place_gradient_difference": _difference(request, links, shards, after),
     }
 
 
@@ -117,14 +117,14 @@ def _write_files(folder: Path, seed: int) -> list[dict[str, Array]]:
     """Write a job, its array and everybody's records; return those of the drives."""
     generator = np.random.default_rng(seed)
     true = generator.standard_normal((_WIDTH, 1)).astype(np.float32)
-    sets = []
+    sets = list[dict[str, Array]]()
     for size in (*_SIZES, _SAMPLE):
         x = generator.standard_normal((size, _WIDTH)).astype(np.float32)
         sets.append({"x": x, "y": x @ true})
     *shards, sample = sets
     for number, shard in enumerate(shards):
-        np.savez(folder / f"own-{number}.npz", **shard)
-    np.savez(folder / "sample.npz", **sample)
+        np.savez(folder / f"own-{number}.npz", x=shard["x"], y=shard["y"])
+    np.savez(folder / "sample.npz", x=sample["x"], y=sample["y"])
     (folder / "net.py").write_text(_NET, encoding="utf-8")
     job = {
         **{"model": "net.py:net", "data": {"source": "./sample.npz"}, "mode": "sync", "batch_size": 24, "rounds": 1},
@@ -138,17 +138,31 @@ def _write_files(folder: Path, seed: int) -> list[dict[str, Array]]:
 
 
 def _difference(
-    request: RunRequest, watches: Sequence[LinkWatch], shards: Sequence[Mapping[str, Array]], after: Mapping[str, Array]
+    request: RunRequest,
+    links: Sequence[LinkRecording],
+    shards: Sequence[Mapping[str, Array]],
+    after: Mapping[str, Array],
 ) -> float:
     """Return how far the step's gradient is from that of one process, of the records that the drives have drawn."""
     parts: list[dict[str, Array]] = []
-    for watch, shard in zip(watches, shards, strict=True):
-        (drawn,) = (each.records for each in watch.frames if isinstance(each, Step))
+    for link, shard in zip(links, shards, strict=True):
+        (drawn,) = (each.records for each in link.frames if isinstance(each, Step))
         assert isinstance(drawn, OwnRecords)
-        order = epoch_order(request.job.seed, device_number(watch.session.device), drawn.epoch, 0, len(shard["x"]))
+        order = epoch_order(request.job.seed, device_number(link.session.device), drawn.epoch, 0, len(shard["x"]))
         taken = np.concatenate([order[begin : begin + count] for begin, count in drawn.runs])
         parts.append({name: column[taken] for name, column in shard.items()})
     batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return gradient_difference(request, batch, after)
+
+
+def gradient_difference(request: RunRequest, batch: Mapping[str, Array], after: Mapping[str, Array]) -> float:
+    """Return how far one step's gradient is from one process's, the largest difference over the largest value.
+
+    Args:
+        request: of a job in float64 that has taken one step of plain SGD, with a learning rate of 1.
+        batch: the records of the step.
+        after: the weights then.
+    """
     torch.manual_seed(request.job.seed)
     alone = build_model(request.spec).train().double()
     objective = Objective.of_spec(request.objective, "float64")
