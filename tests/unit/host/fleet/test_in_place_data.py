@@ -165,6 +165,13 @@ def test_a_planner_that_could_give_public_records_to_a_drive_without_any_is_refu
         prepared(tmp_path, "planner: {}\n")
 
 
+def test_several_servers_cannot_deal_out_what_one_of_them_alone_knows_of(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    (tmp_path / "servers.yaml").write_text("name: hall\nservers: [{name: r, count: 2, array: array.yaml}]\n")
+    with pytest.raises(ConfigurationError, match=r"r-0-01, r-1-01: of records in place only the drive's own"):
+        prepare_run(resolve_run(tmp_path / "job.yaml", None, servers=(tmp_path / "servers.yaml", "r-0")))
+
+
 def test_a_cut_says_what_the_host_learns_of_records_in_place(tmp_path: Path) -> None:
     request = prepared(tmp_path, "placement: '6'\n")
     assert any("csd-01: of each record that lies there in place the host learns its class" in n for n in request.notes)
