@@ -114,7 +114,8 @@ class GradientWorker:
         told of the passes. What crosses the cut of a model goes by `cross`.
 
         Raises:
-            ProtocolError: the records are no whole indices, or more than there are to draw.
+            ProtocolError: the records are no whole indices, or more than there are to draw; or the host names single
+                ones of those in place.
             DeviceFailed: a record is not in this drive's shard, and nothing was computed; or batch normalisation
                 cannot work on batches of this size; or the host's part of the model failed.
         """
@@ -168,6 +169,8 @@ class GradientWorker:
     def _named(self, task: Step) -> Index:
         """Return the records of a step, by the host's indices or by this drive's own order of the epoch."""
         if not isinstance(task.records, OwnRecords):
+            if self._loaded.in_place:
+                raise ProtocolError(f"step {task.step}: the host names single records of those that lie here in place")
             if len(task.records) % 4:
                 raise ProtocolError(f"step {task.step}: {len(task.records)} bytes are no whole indices of records")
             return np.frombuffer(task.records, "<u4")

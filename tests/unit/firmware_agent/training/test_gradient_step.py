@@ -1,6 +1,7 @@
 """A step as a drive computes it: the gradient is that of one batch, whatever the parts that it was computed in."""
 
 import copy
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from firmware_agent.common.slices import Array, Assembler, tensor_specs
 from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.weights import buffer_names, state_arrays, tied_names, trained_names
 from firmware_agent.common.wire import AnyFrame
+from firmware_agent.local_dataset import describe
 from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker, LocalStep
 from firmware_agent.training.loaded_job import LoadedJob
@@ -232,6 +234,13 @@ def test_a_drive_draws_its_own_records_in_an_order_of_seed_drive_and_epoch(
     given = Drive(shard, device=device).step(records)
     for name, gradient in given.items():
         np.testing.assert_array_equal(drawn[name], gradient)
+
+
+def test_the_host_cannot_name_a_record_that_lies_there_in_place(shard: Shard) -> None:
+    own = dataclasses.replace(shard, holding=describe(shard.manifest))
+    with pytest.raises(ProtocolError, match="names single records"):
+        compute(Drive(own).worker, task([1, 2]))
+    compute(Drive(own).worker, Step(1, OwnRecords(1, [(1, 2)]), 100))
 
 
 @pytest.mark.parametrize("runs", [[(SAMPLES, 1)], [(0, 3), (SAMPLES - 1, 2)], [(0, SAMPLES)] * 2500])
