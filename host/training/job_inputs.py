@@ -27,6 +27,7 @@ class JobData:
         dataset: that is trained on.
         objective: that is minimised.
         dealt: which records lie where.
+        in_place: device -> how many records it has said that lie there in place, and their hash.
     """
 
     config: ArrayConfig
@@ -35,6 +36,7 @@ class JobData:
     dataset: Dataset
     objective: ObjectiveSpec
     dealt: ShardAssignment
+    in_place: Mapping[str, tuple[int, str]] = field(default_factory=dict, kw_only=True)
 
     @property
     def shape(self) -> Shape:
@@ -46,6 +48,16 @@ class JobData:
         """Bytes of a record, as stored."""
         return self.dataset.record_bytes
 
+    @property
+    def records(self) -> Records:
+        """What lies where; a drive with records in place counts as having as many as the data set until it says."""
+        nodes, unheard = self.config.list_nodes(), (len(self.dataset), "")
+        own = {node.name: self.in_place.get(node.name, unheard) for node in nodes if node.data is not None}
+        counts = {node.name: len(private) for node, private in zip(nodes, self.dealt.private, strict=True)}
+        counts |= {name: count for name, (count, _) in own.items()}
+        hashes = {name: digest for name, (_, digest) in own.items()}
+        return Records(tuple(counts.values()), len(self.dealt.public), self.record_bytes, hashes)
+
 
 @dataclass(frozen=True)
 class JobInputs(JobData):
@@ -56,14 +68,12 @@ class JobInputs(JobData):
         models: device -> what its steps cost, of those whose seconds are modelled.
         optimizer: the job's, if it is a class of the user's own.
         cycles: device -> what turns its counted seconds into those of cycles, where the array asks for these.
-        in_place: device -> how many records it has said that lie there in place, and their hash.
     """
 
     evaluator: Evaluator
     models: Mapping[str, StepModel]
     cycles: Mapping[str, CountedCycles] = field(default_factory=dict, kw_only=True)
     optimizer: Plugin | None = field(default=None, kw_only=True)
-    in_place: Mapping[str, tuple[int, str]] = field(default_factory=dict, kw_only=True)
 
     @property
     def wall(self) -> bool:
@@ -71,16 +81,6 @@ class JobInputs(JobData):
         config = self.config
         native = NATIVE in config.engines and config.clock != SAMPLED
         return native and not any(device.name in self.models for device in config.list_devices())
-
-    @property
-    def records(self) -> Records:
-        """What lies where; a drive with records in place counts as having as many as the data set until it says."""
-        nodes, unheard = self.config.list_nodes(), (len(self.dataset), "")
-        own = {node.name: self.in_place.get(node.name, unheard) for node in nodes if node.data is not None}
-        counts = {node.name: len(private) for node, private in zip(nodes, self.dealt.private, strict=True)}
-        counts |= {name: count for name, (count, _) in own.items()}
-        hashes = {name: digest for name, (_, digest) in own.items()}
-        return Records(tuple(counts.values()), len(self.dealt.public), self.record_bytes, hashes)
 
     def clock_notes(self) -> list[str]:
         """Return what must be known of the drives' seconds, in sentences."""
