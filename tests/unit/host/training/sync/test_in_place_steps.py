@@ -1,16 +1,21 @@
 """Synchronous steps on records that lie in drives: the host counts them, the drives draw them."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from firmware_agent.common.errors import CheckpointError
 from firmware_agent.common.frames.session_frames import Failed
 from firmware_agent.common.frames.step_frames import OwnRecords, Step
 from firmware_agent.common.slices import Array
+from host.training.sync.exchange.step_extension import StepWork
 from tests.support.fakes import Answer
 from tests.support.sync import StepDrive, SyncRun, assert_resumes, numbers_of
 
@@ -44,6 +49,18 @@ def make(fails: int = 0, **more: Any) -> SyncRun:
     drives = Noting("csd-00", fails), Noting("csd-01"), Noting("csd-02")
     fields: dict[str, Any] = {"rounds": 2, "in_place": IN_PLACE, "private": SIZES, "records": 40}
     return SyncRun(*drives, **fields | more)
+
+
+@given(places=st.lists(st.integers(0, 30), min_size=1, max_size=20))
+def test_places_are_named_by_as_few_stretches_as_there_are(places: list[int]) -> None:
+    work = StepWork(StepDrive().session, np.array(places, np.uint32), 8, epoch=3)
+    named = work.named
+    assert isinstance(named, OwnRecords)
+    assert [place for begin, count in named.runs for place in range(begin, begin + count)] == places
+    assert all(begin != first + count for (first, count), (begin, _) in itertools.pairwise(named.runs))
+    indices = dataclasses.replace(work, epoch=None).named
+    assert isinstance(indices, bytes)
+    assert np.frombuffer(indices, "<u4").tolist() == places
 
 
 @pytest.mark.parametrize("records", [40, 0])
