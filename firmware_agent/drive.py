@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ from firmware_agent.common.shard import Shard, ShardManifest, open_shard
 from firmware_agent.faults.competing_task import Disturbance, delegated_group
 from firmware_agent.faults.fault_injection import Saboteur
 from firmware_agent.faults.io_limits import Throttle
-from firmware_agent.local_dataset import open_holding
+from firmware_agent.local_dataset import describe, open_holding
 from firmware_agent.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,8 @@ def serve_drive(stop: threading.Event) -> None:
     # For the log: no two clones may draw the same bytes.
     facts = {"first_random_sha256": hashlib.sha256(os.urandom(32)).hexdigest()}
     shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))
+    if identity.data:  # they were on the flash before anything was dealt out
+        shard = replace(shard, holding=describe(shard.manifest))
     say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
     agent = Agent(identity, shard, Disturbance(group), facts, Throttle(group), Saboteur(FILLED_FOLDER))
     agent.serve_forever(stop)

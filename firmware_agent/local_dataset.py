@@ -11,25 +11,24 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from firmware_agent.common.atomic_files import read_file, replace_file
-from firmware_agent.common.datafiles import Column, RecordSet, RecordSource, blocks_of, open_source
-from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, labels_of
-from firmware_agent.common.errors import DataError
+from firmware_agent.common.datafiles import RecordSet, blocks_of, open_source
+from firmware_agent.common.datafiles.record_set import labels_of
+from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.shard import ArrayEntry, Shard, ShardManifest, hex_sha256
 
 log = logging.getLogger(__name__)
 FORMAT = "csd-in-place/1"
-_MOST_CACHE_BYTES = 4096
+_MOST_CACHE_BYTES = 1 << 16
 
 
 class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept of an earlier look: the files' fingerprint then, and the hash of their content."""
+    """What is kept of an earlier look: the files' fingerprint then, and the hash of each field's content."""
 
     fingerprint: str
-    sha256: str
+    sha256: dict[str, str]
 
 
 def open_holding(path: Path, cache: Path | None = None) -> Shard:
@@ -44,34 +43,27 @@ def open_holding(path: Path, cache: Path | None = None) -> Shard:
     """
     source = open_source(path)
     data = source.train
-    images, labels = _labelled_images(path, data)
+    labels, hashes = labels_of(data.fields), _content_sha256(data, cache)
     manifest = ShardManifest(
         format=FORMAT,
         source=source.kind,
         samples=len(data),
         private_samples=len(data),
-        classes=tuple(int(count) for count in np.bincount(labels, minlength=data.classes)),
+        classes=() if labels is None else tuple(np.bincount(labels, minlength=data.classes).tolist()),
         arrays={
-            IMAGE: ArrayEntry(IMAGE, images.dtype.str, images.shape, _content_sha256(data, cache)),
-            LABEL: ArrayEntry(LABEL, "<i8", labels.shape, hex_sha256(labels.tobytes())),
+            name: ArrayEntry(name, column.dtype.str, tuple(column.shape), hashes[name])
+            for name, column in data.fields.items()
         },
+        class_names=data.class_names,
     )
     digest = hex_sha256(msgspec.json.encode(manifest))
-    return Shard(path, manifest, digest, data.fields, describe(source))
+    return Shard(path, manifest, digest, data.fields, describe(manifest))
 
 
-def _labelled_images(path: Path, data: RecordSet) -> tuple[Column, npt.NDArray[np.integer]]:
-    labels = labels_of(data.fields)
-    if labels is None or data.fields.keys() != {IMAGE, LABEL}:
-        raise DataError(f"{path}: holds {', '.join(data.fields)}; in place only labelled images are trained on")
-    return data.fields[IMAGE], labels
-
-
-def describe(source: RecordSource) -> Holding:
-    """Return what the host is told of records: their kind and shape, and how many classes; nothing of any record."""
-    data = source.train
-    images = data.fields[IMAGE]
-    return Holding(source.kind, images.shape[1:], images.dtype.str, data.classes, list(data.class_names))
+def describe(manifest: ShardManifest) -> Holding:
+    """Return what the host is told of records: their kind and form, and how many classes; nothing of any record."""
+    fields = [TensorSpec(name, entry.dtype, entry.shape[1:]) for name, entry in manifest.arrays.items()]
+    return Holding(manifest.source, fields, len(manifest.classes), list(manifest.class_names))
 
 
 def fingerprint(data: RecordSet) -> str:
@@ -83,17 +75,20 @@ def fingerprint(data: RecordSet) -> str:
     return digest.hexdigest()
 
 
-def _content_sha256(data: RecordSet, cache: Path | None) -> str:
+def _content_sha256(data: RecordSet, cache: Path | None) -> dict[str, str]:
     mark = fingerprint(data)
     known = None if cache is None else _read(cache)
     if known is not None and known.fingerprint == mark:
         return known.sha256
-    digest = hashlib.sha256()
-    for block in blocks_of(data.fields[IMAGE], str(data.files[0])):
-        digest.update(block)
+    digests = {}
+    for name, column in data.fields.items():
+        digest = hashlib.sha256()
+        for block in blocks_of(column, str(data.files[0])):
+            digest.update(block)
+        digests[name] = digest.hexdigest()
     if cache is not None:
-        _write(cache, _Known(mark, digest.hexdigest()))
-    return digest.hexdigest()
+        _write(cache, _Known(mark, digests))
+    return digests
 
 
 def _read(cache: Path) -> _Known | None:

@@ -66,7 +66,8 @@ class DeviceGroup(Config):
         name: the prefix of their names, ``csd`` gives csd-00, csd-01...
         engine: what they run on; null: the array's.
         drives: real drives, by the names of drives or groups of the inventory; they keep the drives' names.
-        data: path in the drives of records that they train on in place; null is the inventory's, or none.
+        data: path in the drives of records that they train on in place, of virtual machines path here of what lies on
+            their flash; null is the inventory's, or none.
     """
 
     profile: DriveProfile | None = None
@@ -87,9 +88,7 @@ class DeviceGroup(Config):
             f"drives: are real ones of the inventory, and the group's engine is {self.engine}": (
                 real and self.engine not in (None, REMOTE)
             ),
-            f"data: {self.data!r} must be an absolute path in the drive": (
-                self.data is not None and not self.data.startswith("/")
-            ),
+            f"data: {self.data!r} must be an absolute path": (self.data is not None and not self.data.startswith("/")),
         }
 
 
@@ -152,7 +151,7 @@ class Device(Config):
         number: its place.
         profile: what it is.
         engine: what it runs on.
-        data: path in it of records that it trains on in place; None: the array gives it a shard.
+        data: path of records that it trains on in place, as the group has it; None: the array gives it a shard.
     """
 
     name: DeviceName
@@ -242,7 +241,6 @@ class ArrayConfig(Config):
             f"{where}: drives: are real ones; add engine: remote, or leave them out": (
                 engine != REMOTE and group.drives is not None
             ),
-            f"{where}: data: a virtual machine has no records of its own; leave it out": engine == QEMU and lies_there,
             f"{where}: data: {group.data} lies in the drive, and with clock: {SAMPLED} a virtual machine counts steps, "
             "which has the job's records alone: leave data out, or take another clock": (
                 engine == NATIVE and lies_there and self.clock == SAMPLED

@@ -51,7 +51,7 @@ class TuneRequest(JobData):
     @property
     def shard_bytes(self) -> int:
         """Bytes of the largest shard."""
-        return (max(map(len, self.dealt.private)) + len(self.dealt.public)) * self.record_bytes
+        return self.records.shard_bytes
 
 
 def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
@@ -114,8 +114,9 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
     ends = {end: _plan(request, store, ratio, end) for end in get_args(End)}
     classes, plan = planned.classes, planned.plan
     equal = plan_equal(planned.tables, int(plan.batches.sum()), plan.sync_seconds)
-    sizes = [len(private) for private in request.dealt.private]
-    shards = plan_shards(plan.batches.tolist(), sizes, len(request.dealt.public), request.job.sync.overflow)
+    records = request.records
+    sizes = plan.batches.tolist(), records.private_sizes, records.public_size
+    shards = plan_shards(*sizes, request.job.sync.overflow)
     costs, equals = ([there.cost(own) for there in ends.values()] for own in (plan, equal))
     return TuneReport(
         model=request.job.model,
@@ -226,6 +227,11 @@ def _notes(request: TuneRequest, classes: Mapping[str, DeviceClass], plan: Batch
     if isinstance(request.job.tuner, UserSection):
         notes.append(
             f"the tuner {request.job.tuner.name} is given these batches, STANNIS's, and decides in the run itself"
+        )
+    if own := list(request.records.in_place):
+        notes.append(
+            f"{_listed(own)}: how many records lie there in place is known in a run alone; "
+            f"{len(request.dataset)} are assumed, as many as the data set has"
         )
     if shards.action:
         over = _listed([names[number] for number in shards.overflowing])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,12 @@ class ArrayEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a shard holds: one array for each field of its records.
 
     `classes` are the records of each class, empty where records have none. `samples` is the length of the first axis of
     every array; the first `private_samples` of them are on this drive alone, the others are the public pool, which lies
-    on every drive in the same order.
+    on every drive in the same order. `class_names` are of records in place, if they have any.
     """
 
     format: str
@@ -47,6 +47,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     private_samples: int
     classes: tuple[int, ...]
     arrays: dict[str, ArrayEntry]
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,11 @@ class Shard:
 
 
 def write_shard(
-    path: Path, source: str, fields: Mapping[str, npt.NDArray[Any]], private_samples: int | None = None
+    path: Path,
+    source: str,
+    fields: Mapping[str, npt.NDArray[Any]],
+    private_samples: int | None = None,
+    class_names: Sequence[str] = (),
 ) -> str:
     """Write a shard archive and return its manifest's sha256.
 
@@ -83,6 +88,7 @@ def write_shard(
         source: the data set's name, for people.
         fields: name -> (samples, ...) numbers; class numbers, if there are any, from 0.
         private_samples: so many, the first, are private, the others public; None for all.
+        class_names: by number.
 
     Raises:
         ShardError: the arrays do not have one length, or it is zero, or less than `private_samples`.
@@ -102,11 +108,12 @@ def write_shard(
         source=source,
         samples=samples,
         private_samples=private,
-        classes=() if labels is None else tuple(int(c) for c in np.bincount(labels)),
+        classes=() if labels is None else tuple(np.bincount(labels, minlength=len(class_names)).tolist()),
         arrays={
             name: ArrayEntry(f"{name}.npy", column.dtype.str, column.shape, hex_sha256(files[name]))
             for name, column in fields.items()
         },
+        class_names=tuple(class_names),
     )
     encoded = msgspec.json.encode(manifest)
     write_archive(path, {MANIFEST: encoded, **{f"{name}.npy": content for name, content in files.items()}})

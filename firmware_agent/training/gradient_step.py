@@ -18,10 +18,11 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.common.datafiles.record_set import LABEL, target_of
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.first_use import forward_order
+from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.frames.session_frames import Job
-from firmware_agent.common.frames.step_frames import Reduce, Step
+from firmware_agent.common.frames.step_frames import OwnRecords, Reduce, Step
 from firmware_agent.common.losses.objective import Batch
-from firmware_agent.common.split.activations import step_seed
+from firmware_agent.common.split.activations import device_number, epoch_order, step_seed
 from firmware_agent.common.sync_batch_norm import Reduction, Values, alone
 from firmware_agent.common.weights import buffer_names, trained_names
 from firmware_agent.training.cut_pass import Cross, CutPass, Ends
@@ -95,6 +96,8 @@ class GradientWorker:
         self.trained = trained_names(loaded.model)
         self.buffers = [] if job.batch_norm == "frozen" else buffer_names(loaded.model)
         self._order: list[str] | None = None
+        # Of records that lie here in place: an epoch, and their order in it.
+        self._drawn: tuple[int, Index] | None = None
 
     def compute(
         self,
@@ -111,7 +114,8 @@ class GradientWorker:
         told of the passes. What crosses the cut of a model goes by `cross`.
 
         Raises:
-            ProtocolError: the records are no whole indices.
+            ProtocolError: the records are no whole indices, or more than there are to draw; or the host names single
+                ones of those in place.
             DeviceFailed: a record is not in this drive's shard, and nothing was computed; or batch normalisation
                 cannot work on batches of this size; or the host's part of the model failed.
         """
@@ -148,9 +152,7 @@ class GradientWorker:
         return self._order
 
     def _checked(self, task: Step) -> Index:
-        if len(task.records) % 4:
-            raise ProtocolError(f"step {task.step}: {len(task.records)} bytes are no whole indices of records")
-        index: Index = np.frombuffer(task.records, "<u4")
+        index = self._named(task)
         outside = index[index >= self._loaded.samples]
         if len(outside):
             raise DeviceFailed(
@@ -163,6 +165,25 @@ class GradientWorker:
                 "normalisation needs them at once; leave micro_batch out, or choose batch_norm: device or frozen"
             )
         return index
+
+    def _named(self, task: Step) -> Index:
+        """Return the records of a step, by the host's indices or by this drive's own order of the epoch."""
+        if not isinstance(task.records, OwnRecords):
+            if self._loaded.in_place:
+                raise ProtocolError(f"step {task.step}: the host names single records of those that lie here in place")
+            if len(task.records) % 4:
+                raise ProtocolError(f"step {task.step}: {len(task.records)} bytes are no whole indices of records")
+            return np.frombuffer(task.records, "<u4")
+        epoch, runs = task.records.epoch, task.records.runs
+        if sum(count for _, count in runs) > MAX_STEP_RECORDS or max(map(sum, runs)) > self._loaded.samples:
+            raise ProtocolError(
+                f"step {task.step}: the host asks for more than {MAX_STEP_RECORDS} records, or beyond the "
+                f"{self._loaded.samples} that lie here"
+            )
+        if self._drawn is None or self._drawn[0] != epoch:
+            order = epoch_order(self._job.seed, device_number(self._device), epoch, 0, self._loaded.samples)
+            self._drawn = epoch, order.astype(np.uint32)
+        return np.concatenate([self._drawn[1][begin : begin + count] for begin, count in runs])
 
     def _accumulate(self, index: Index, micro_batch: int, hooks: PassHooks, crossing: CutPass | None) -> LocalStep:
         loss_sum, read_bytes = 0.0, 0

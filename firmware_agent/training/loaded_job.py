@@ -39,6 +39,7 @@ class LoadedJob:
         objective: what the model takes, and the loss.
         samples: how many records the shard has.
         resident: whether they are in memory.
+        in_place: whether they lie in the drive in place, so that it draws them itself.
     """
 
     def __init__(self, job: Job, shard: Shard, stopwatch: Stopwatch) -> None:
@@ -55,7 +56,7 @@ class LoadedJob:
                 "array again"
             )
         self._fields, self.resident = _load(shard)
-        self.samples = shard.samples
+        self.samples, self.in_place = shard.samples, shard.holding is not None
         self.point: CutPoint | None = None
         self._freeze = job.freeze
         spec = ShippedCode(job.model, job.source, job.arguments)

@@ -122,6 +122,11 @@ class RunRequest(JobInputs):
         clocks += [] if self.table_hint is None else [self.table_hint]
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job)
+            if self.placed is not None and (own := ", ".join(self.sync.in_place)):
+                placed.append(
+                    f"{own}: of each record that lies there in place the host learns its class and what the layers "
+                    f"before {self.placed.layer} make of it, in the steps that it is in; the record itself stays"
+                )
             decided = [] if self.decision is None else explain(self.decision)
             rest = [*self.communication.notes(self.job), *decided, *placed]
             return [*self.sync.notes, *clocks, *rest]
@@ -231,15 +236,18 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
     """
     config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
     store = store.of_task(inputs.task)
-    _check_in_place(config, job)
+    if resolved.server_group is not None and (own := [each.name for each in config.list_devices() if each.data]):
+        raise ConfigurationError(
+            f"{', '.join(own)}: of records in place only the drive's own server knows how many there are, and several "
+            "servers deal out steps together; train with one server, or leave data out of the inventory"
+        )
     files = {spec.name: spec.source, job.data.source: inputs.dataset.code}
     check_files(plugins, {name: text for name, text in files.items() if text is not None})
     travel = (each for each in (plugins.loss, plugins.client, plugins.optimizer) if each is not None)
     check_imports(config, {spec.name: spec.source, **{each.name: each.source for each in travel}})
     if job.mode == "federated":
         return _prepare_federated(inputs, plugins, store)
-    sizes, public = tuple(map(len, inputs.dealt.private)), len(inputs.dealt.public)
-    request = _prepare_sync(inputs, plugins, store, Records(sizes, public, inputs.record_bytes))
+    request = _prepare_sync(inputs, plugins, store, inputs.records)
     cut_bytes = None if request.placed is None else request.placed.kept_bytes
     planning = None if request.sync is None else make_planning(request, request.sync, cut_bytes, resolved.server_group)
     return replace(request, planning=planning, config=resolved.config, server_group=resolved.server_group)
@@ -250,10 +258,31 @@ def prepare_with_cut(request: RunRequest, cut: CutInForce, store: CalibrationSto
 
     Its steps are composed with the array's own link, as before.
     """
-    config = at_link_share(request.config, cut.link_share)
     job = request.job.model_copy(update={"placement": cut.layer or NONE})
+    return _prepare_again(request, at_link_share(request.config, cut.link_share), job, store)
+
+
+def prepare_in_place(request: RunRequest, in_place: Mapping[str, tuple[int, str]]) -> RunRequest:
+    """Return a run planned for what drives say that they hold in place; one without such drives stays.
+
+    Args:
+        request: the run, planned before anything started.
+        in_place: drive -> number of its records, and their hash.
+
+    Raises:
+        ConfigurationError: tuner, planner or memory do not go with so many.
+    """
+    if request.sync is None or not in_place:
+        return request
+    store = find_tables(request.config)
+    planned = _prepare_again(replace(request, in_place=in_place), request.config, request.job, store)
+    return replace(planned, decision=request.decision)
+
+
+def _prepare_again(request: RunRequest, config: ArrayConfig, job: JobConfig, store: CalibrationStore) -> RunRequest:
+    """Return the plan of a run for another link, cut or number of records; its steps are composed with its own link."""
     inputs = make_inputs(config, job, request.spec, store, request.dataset, request.evaluator, request.plugins)
-    inputs = replace(inputs, dealt=request.dealt)
+    inputs = replace(inputs, dealt=request.dealt, in_place=request.in_place)
     planned = prepare_loaded(ResolvedRun(config, job, request.spec, request.plugins), inputs, store)
     return replace(planned, config=request.config)
 
@@ -278,15 +307,6 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
     sync = job.mode == "sync"
     communication = choose_communication(config, job, inputs.models, inputs.evaluator) if sync else UNSLICED
     return of_run(inputs, communication, store.of_task(inputs.task))
-
-
-def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
-    named = [device.name for device in config.list_devices() if device.data is not None]
-    if named and job.mode == "sync":
-        raise ConfigurationError(
-            f"{', '.join(named)}: how many records lie there in place is known only when the drive says hello, and a "
-            "job of mode: sync deals all records out before; use mode: federated, or leave data out of the inventory"
-        )
 
 
 def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationStore) -> RunRequest:

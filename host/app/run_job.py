@@ -20,7 +20,7 @@ from csd_emu.engines import Engine, make_engine
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.slices import Array
-from host.app.prepare import RunRequest
+from host.app.prepare import RunRequest, prepare_in_place
 from host.app.training_run import TrainingRun
 from host.core.console import console, errors, print_failure
 from host.core.failures import CONTINUE, Failure, Failures
@@ -249,6 +249,7 @@ class _Run:
                 self._recorder.add_event(device.name, EventKind.LOST, "before the run began")
         self._recorder.start_booting()
         async with attach_array(state, running, self._folder, self._recorder.add_event) as fleet:
+            await self._plan_in_place(state)
             return await self._train_and_stay(fleet, {})
 
     async def _on_new_array(self) -> Summary:
@@ -260,7 +261,14 @@ class _Run:
             started = await start_array(self._request.array, self._folder, self._engine, box, self._recorder.add_event)
             for device, why in started.lost.items():
                 self._recorder.add_event(device, EventKind.LOST, why)
+            await self._plan_in_place(started.state)
             return await self._train_and_stay(started.fleet, started.times.device_seconds)
+
+    async def _plan_in_place(self, state: ArrayState) -> None:
+        """Plan the run for the records that its drives say they hold in place."""
+        own = {device.name for device in self._request.config.list_devices() if device.data is not None}
+        told = {each.name: (each.samples, each.manifest_sha256) for each in state.devices if each.name in own}
+        self._request = await asyncio.to_thread(prepare_in_place, self._request, told)
 
     async def _train_and_stay(self, fleet: Fleet, boot_seconds: Mapping[str, float]) -> Summary:
         summary, stay = await self._record_and_train(fleet, boot_seconds), self._options.stay

@@ -206,21 +206,25 @@ def check_source(source: str, where: str) -> None:
 
 def _split(name: str, source: RecordSource, code: str | None, seed: int) -> Dataset:
     """Return records as a data set: those that their makers held out are held out, else a fifth by `seed`."""
-    for part in (source.train, *([source.held_out] if source.held_out else [])):
-        for column in part.fields.values():  # what is wrong with a record is said before anything starts
-            for _ in blocks_of(column, str(part.files[0])):
-                pass
-    train = _read(source.train)
+    train = read_fields(source.train)
     if source.held_out is None:
         train, test = _hold_out(train, name, seed)
     else:
-        test = _read(source.held_out)
+        test = read_fields(source.held_out)
         if (here := _describe(train)) != (there := _describe(test)):
             raise DataError(f"{name}: records to train on are {here}, those held out {there}; give both one form")
     return Dataset(name, train, test, 1 / 255, source.train.class_names, code=code)
 
 
-def _read(part: RecordSet) -> dict[str, npt.NDArray[Any]]:
+def read_fields(part: RecordSet) -> dict[str, npt.NDArray[Any]]:
+    """Return the fields of all records.
+
+    Raises:
+        DataError: a record is wrong: that is said before anything starts.
+    """
+    for column in part.fields.values():
+        for _ in blocks_of(column, str(part.files[0])):
+            pass
     return {
         name: column if isinstance(column, np.ndarray) else column[np.arange(len(column))]
         for name, column in part.fields.items()

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.config.array_file import Device
+from csd_emu.config.array_file import QEMU, Device
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.atomic_files import make_folder, shared_mode
+from firmware_agent.common.datafiles import open_source
 from firmware_agent.common.errors import DataError, PluginError, ProtocolError, ShardError, user_errors
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
@@ -22,7 +23,7 @@ from firmware_agent.common.shard import REMEDY, open_shard, write_shard
 from host.config.job_file import DataSection, Partition
 from host.config.plugins.plugin_loading import Plugin, describe_error
 from host.config.plugins.plugin_section import accepted
-from host.core.datasets import Dataset, load_dataset
+from host.core.datasets import Dataset, load_dataset, read_fields
 from host.core.partition import (
     HeldRecords,
     Indices,
@@ -41,7 +42,7 @@ LEAST_ALIKE = 256
 class ShardRecord:
     """What was written for one device: `samples` records.
 
-    For a device with records in place nothing was: the hash is empty.
+    Of a device with records in place nothing is known before it says hello: the hash is empty.
     """
 
     path: Path
@@ -75,7 +76,7 @@ def deal_out(
 ) -> ShardAssignment:
     """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
 
-    The host, if it is among the nodes, holds public records alone; drives with records in place get none.
+    The host, if it is among the nodes, holds public records alone; drives with records in place get none at all.
 
     Args:
         dataset: what is dealt out.
@@ -93,6 +94,7 @@ def deal_out(
     generator = np.random.default_rng([seed, len(drives)])
     count = len(dataset)
     pool = count - round((1.0 if data.private is None else data.private) * count)
+    pool *= any(node.data is None for node in nodes)
     public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
     if not pool and any(node.name == HOST for node in nodes):
         raise DataError(
@@ -216,7 +218,8 @@ def write_shards(
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
     Private records come first, then the whole public pool, in the same order on every device. For a drive with records
-    in place nothing is written, and nothing is known before it says hello.
+    in place nothing is written, but that a virtual machine's flash is made of what lies at its path here; and nothing
+    is known of them before it says hello.
 
     Args:
         devices: drives, and the host if it trains.
@@ -228,7 +231,7 @@ def write_shards(
         dealt: which records lie where, if that was decided already.
 
     Raises:
-        DataError: the data set is unknown or too small.
+        DataError: the data set is unknown or too small, or what lies in place for a virtual machine cannot be read.
     """
     dataset = load_dataset(data.source, seed) if dataset is None else dataset
     nodes = devices if among is None else among
@@ -241,6 +244,8 @@ def write_shards(
         path = folder / device.name / SHARD_FILE
         make_folder(path.parent, 0o700)
         if device.data is not None:
+            if device.engine == QEMU:
+                _write_flash(path, Path(device.data))
             records.append(ShardRecord(path, "", 0))
             continue
         indices = np.concatenate([private, dealt.public])
@@ -248,6 +253,12 @@ def write_shards(
         digest = write_shard(path, dataset.name, own_fields, len(private))
         records.append(ShardRecord(path, digest, len(indices)))
     return records
+
+
+def _write_flash(path: Path, data: Path) -> None:
+    """Write the records at `data` as those that have always been in a virtual machine."""
+    source = open_source(data)
+    write_shard(path, source.kind, read_fields(source.train), class_names=source.train.class_names)
 
 
 def check_shards(expected: Mapping[str, str], folder: Path) -> None:
@@ -271,19 +282,18 @@ class WantedRecords:
     """What the job's own data set, on which the host evaluates, is like.
 
     Attributes:
-        shape: (channels, height, width) of an image.
-        dtype: of its values, NumPy's name.
+        fields: name -> what each record has of it, for people.
         classes: how many there are.
     """
 
-    shape: tuple[int, ...]
-    dtype: str
+    fields: Mapping[str, str]
     classes: int
 
     @classmethod
     def of(cls, dataset: Dataset) -> WantedRecords:
         """Return what fits to `dataset`."""
-        return cls(dataset.shape, dataset.inputs.dtype.str, dataset.classes)
+        fields = {name: _text(column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items()}
+        return cls(fields, dataset.classes)
 
     def check(self, device: str, holding: Holding | None) -> None:
         """Return if what a drive tells of its records fits.
@@ -293,10 +303,14 @@ class WantedRecords:
         """
         if holding is None:
             raise ProtocolError(f"{device} was to train on records in place and has a shard; upgrade its agent")
-        if holding.shape != self.shape or holding.dtype != self.dtype:
+        fields = {each.name: _text(each.dtype, each.shape) for each in holding.fields}
+        if fields != self.fields:
+            theirs, ours = (
+                ", ".join(f"{name} {form}" for name, form in sorted(each.items())) for each in (fields, self.fields)
+            )
             raise ProtocolError(
-                f"{device} holds images of {_text(holding.shape)} ({holding.dtype}), the job's are {_text(self.shape)} "
-                f"({self.dtype}); convert the ones, or set data.source to a sample of the others"
+                f"{device} holds records of {theirs}, the job's are of {ours}; convert the ones, or set data.source to "
+                "a sample of the others"
             )
         if holding.classes > self.classes:
             raise ProtocolError(
@@ -305,5 +319,5 @@ class WantedRecords:
             )
 
 
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+def _text(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{np.dtype(dtype)}{list(shape)}"

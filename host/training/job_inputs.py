@@ -15,6 +15,7 @@ from host.core.datasets import Dataset
 from host.core.device_time import COUNTED, MODELLED, WALL, CountedCycles, StepModel, TableModel
 from host.core.evaluation import Evaluator
 from host.fleet.shards import ShardAssignment
+from host.training.sync_plan import Records
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class JobData:
         dataset: that is trained on.
         objective: that is minimised.
         dealt: which records lie where.
+        in_place: device -> how many records it has said that lie there in place, and their hash.
     """
 
     config: ArrayConfig
@@ -34,6 +36,7 @@ class JobData:
     dataset: Dataset
     objective: ObjectiveSpec
     dealt: ShardAssignment
+    in_place: Mapping[str, tuple[int, str]] = field(default_factory=dict, kw_only=True)
 
     @property
     def shape(self) -> Shape:
@@ -44,6 +47,16 @@ class JobData:
     def record_bytes(self) -> int:
         """Bytes of a record, as stored."""
         return self.dataset.record_bytes
+
+    @property
+    def records(self) -> Records:
+        """What lies where; a drive with records in place counts as having as many as the data set until it says."""
+        nodes, unheard = self.config.list_nodes(), (len(self.dataset), "")
+        own = {node.name: self.in_place.get(node.name, unheard) for node in nodes if node.data is not None}
+        counts = {node.name: len(private) for node, private in zip(nodes, self.dealt.private, strict=True)}
+        counts |= {name: count for name, (count, _) in own.items()}
+        hashes = {name: digest for name, (_, digest) in own.items()}
+        return Records(tuple(counts.values()), len(self.dealt.public), self.record_bytes, hashes)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
-from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
@@ -39,11 +39,15 @@ _NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Records:
-    """What lies where: private records of each node, in participant order, and a public pool on all of them."""
+    """What lies where: private records of each node, in participant order, and a public pool on all of them.
+
+    It does not lie on nodes that have their own `in_place`: name -> hash of these, empty until the node has said hello.
+    """
 
     private_sizes: tuple[int, ...]
     public_size: int
     record_bytes: int
+    in_place: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shard_bytes(self) -> int:
@@ -59,7 +63,7 @@ class SyncPlan:
         job: what to train.
         nodes: names.
         private_sizes: private records of each.
-        public_size: records of the public pool, which lies on every node.
+        public_size: records of the public pool, which lies on every node that has none of its own in place.
         classes: node -> its speed and memory; empty without calibration tables.
         expected: node -> what its steps should cost, for those with a table.
         batches: records per step to begin with.
@@ -69,6 +73,7 @@ class SyncPlan:
             model.
         watts: of the array; None if nobody knows.
         schedule: of the learning rate; None if it stays.
+        in_place: node -> hash of its own records, which it draws itself; empty until it has said hello.
     """
 
     job: JobConfig
@@ -83,11 +88,15 @@ class SyncPlan:
     most_records: int | None = None
     watts: StepWatts | None = None
     schedule: Schedule | None = None
+    in_place: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Records that each node holds."""
-        return tuple(size + self.public_size for size in self.private_sizes)
+        return tuple(
+            size + (0 if node in self.in_place else self.public_size)
+            for node, size in zip(self.nodes, self.private_sizes, strict=True)
+        )
 
     @property
     def steps(self) -> int:
@@ -98,11 +107,7 @@ class SyncPlan:
 
     def epoch_steps(self, batches: Sequence[int]) -> int:
         """Return how many steps an epoch has with these batches, 0 for a node that is not there."""
-        there = [node for node, batch in enumerate(batches) if batch]
-        sizes = [self.private_sizes[node] for node in there]
-        if not sum(sizes) + self.public_size:
-            return 0
-        return plan_shards([batches[node] for node in there], sizes, self.public_size, self.job.sync.overflow).steps
+        return self.make_queue(None).steps_left(batches)
 
     def window_steps(self, reduce_every: int) -> int:
         """Return how many steps lie between two sums of servers that add up after `reduce_every`, as a rule.
@@ -116,7 +121,9 @@ class SyncPlan:
     @property
     def notes(self) -> list[str]:
         """What must be known of the run, in sentences."""
-        notes = [plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow).action]
+        notes = self._in_place_notes()
+        if not self.in_place or not self.public_size:
+            notes += [plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow).action]
         guessed = [node for node, known in self.classes.items() if not known.covered]
         if guessed and self.job.tuner != "none":
             notes.append(f"{', '.join(guessed)}: {_NOT_COVERED}")
@@ -130,6 +137,35 @@ class SyncPlan:
                 notes.append(f"{node}: its {batch} records per step are computed {most} at a time (memory)")
         return [note for note in notes if note]
 
+    def _in_place_notes(self) -> list[str]:
+        """Return what must be known of drives that have their own records in place."""
+        sizes = dict(zip(self.nodes, self.private_sizes, strict=True))
+        told = [f"{sizes[node]} of {node}" for node, digest in self.in_place.items() if digest]
+        unheard = [f"{sizes[node]} of {node}" for node, digest in self.in_place.items() if not digest]
+        own = f"from the records that lie there in place, of which the host knows the number: {', '.join(told)}"
+        notes = [f"the drives draw what each step takes {own}"] if told else []
+        if unheard:
+            notes.append(
+                f"records in place are counted when drives say hello; until then {', '.join(unheard)} are assumed"
+            )
+        if self.in_place and self.public_size:
+            notes.append(
+                f"{', '.join(self.in_place)}: train on their own records alone; the public ones are the others'"
+            )
+        return notes
+
+    def check_in_place(self, before: Mapping[str, str]) -> None:
+        """Return if drives have the records in place that they had `before`: node -> hash.
+
+        Raises:
+            CheckpointError: one has others.
+        """
+        if changed := [node for node, digest in self.in_place.items() if before.get(node, digest) != digest]:
+            raise CheckpointError(
+                f"{', '.join(changed)}: other records lie there in place than this run trained on; put those back, or "
+                "begin a new run"
+            )
+
     def micro_batch(self, node: str) -> int:
         """Return how many records a node computes at a time, at most."""
         asked = self.job.sync.micro_batch or MAX_STEP_RECORDS
@@ -138,7 +174,8 @@ class SyncPlan:
     def make_queue(self, state: QueueState | None, outstanding: int = OUTSTANDING) -> EpochQueue:
         """Return what deals out the records, from the beginning or from `state`; see `EpochQueue`."""
         how = self.job.seed, self.job.sync.overflow
-        return EpochQueue(self.private_sizes, self.public_size, *how, state, outstanding)
+        places = [number for number, node in enumerate(self.nodes) if node in self.in_place]
+        return EpochQueue(self.private_sizes, self.public_size, *how, state, outstanding, places)
 
     def make_tuner(self, tell: Callable[[str], None] = lambda _: None) -> BatchTuner:
         """Return what decides on batches during the run; `tell` is told of what it may not do.
@@ -223,7 +260,8 @@ def make_plan(
     most = None if front == WHOLE or job.tuner == "none" else most_step_records(sum(batches), overhead_at)
     sizes = records.private_sizes, records.public_size
     overhead = overhead_at(sum(batches))
-    return SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
+    plan = SyncPlan(job, nodes, *sizes, classes, expected, batches, overhead, most_records=most, watts=watts)
+    return replace(plan, in_place=records.in_place)
 
 
 def _check_batch_size(job: JobConfig, classes: Mapping[str, DeviceClass]) -> None:

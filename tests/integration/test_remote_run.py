@@ -80,6 +80,15 @@ def test_real_drives_train_beside_native_ones(
         assert parts["csd-00"].samples + parts["left"].samples == 1437
     notes = [each.detail for each in records if isinstance(each, EventRecord) and each.what is EventKind.NOTE]
     assert any("different clocks (modelled: csd-00; wall: left, right)" in note for note in notes)
+    # In synchronous steps the third draws its own records, beside the others' public ones.
+    job: dict[str, Any] = {"rounds": 1, "epochs": 1, "target": None, "mode": "sync", "data": {"source": "digits"}}
+    done = csd_emu(*workshop.job_arguments(**job), "--json")
+    assert done.code == 0, done.err
+    records = records_of(done.json("run"))
+    (record,) = [record for record in records if isinstance(record, RoundRecord)]
+    samples = {part.device: part.samples for part in record.devices}
+    assert (samples["right"], samples["csd-00"] + samples["left"]) == (300, 1437)
+    assert any("300 of right" in each.detail for each in records if isinstance(each, EventRecord))
     assert (workshop.agents(), workshop.arrays()) == ([], [])
 
 
@@ -127,7 +136,9 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     assert csd_emu("deploy", "enrol", str(inventory)).code == 0
     done = csd_emu(*workshop.job_arguments(rounds=2, target=None))
     assert done.code == 1
-    assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
+    assert "up holds records of image uint8[1, 6, 6], label int64[], the job's are of image uint8[1, 8, 8]" in " ".join(
+        done.err.split()
+    )
 
 
 @pytest.mark.long

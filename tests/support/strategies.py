@@ -62,6 +62,8 @@ def _collections(kind: inspect.Type) -> st.SearchStrategy:  # type: ignore[type-
             return st.dictionaries(_values(kind.key_type), _values(kind.value_type), max_size=3)
         case inspect.ListType():
             return st.lists(_values(kind.item_type), min_size=kind.min_length or 0, max_size=3)
+        case inspect.TupleType():
+            return st.tuples(*map(_values, kind.item_types))
         case inspect.VarTupleType():
             return st.lists(_values(kind.item_type), max_size=3).map(tuple)
     raise NotImplementedError(f"the wire has a new kind of field: {kind}; teach tests/support/strategies.py to draw it")

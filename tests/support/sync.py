@@ -15,7 +15,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Disturb, Disturbed, Job
-from firmware_agent.common.frames.step_frames import Step, Stepped
+from firmware_agent.common.frames.step_frames import OwnRecords, Step, Stepped
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
 from firmware_agent.common.wire import AnyFrame
@@ -57,6 +57,13 @@ def gradient(records: Array) -> float:
     return 1.0 + float(np.mean(records))
 
 
+def numbers_of(task: Step) -> Array:
+    """The records of a step as the host has them: indices into the shard, or places in the drive's own order."""
+    if isinstance(task.records, OwnRecords):
+        return np.concatenate([np.arange(begin, begin + count, dtype=np.uint32) for begin, count in task.records.runs])
+    return np.frombuffer(task.records, "<u4")
+
+
 class StepDrive(FakeDrive):
     """A drive that takes what its table says, times `slowdown`; it writes down what it was dealt."""
 
@@ -86,7 +93,7 @@ class StepDrive(FakeDrive):
         yield from super().prepare(job)
 
     def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[Answer]:
-        records = np.frombuffer(task.records, "<u4")
+        records = numbers_of(task)
         self.by_step[task.step] = records.tolist()
         yield from self.tensors(task.step, self.gradients(records, weights))
         yield self.stepped(task)
@@ -97,7 +104,7 @@ class StepDrive(FakeDrive):
         return gradients if self.frozen else gradients | {"n": weights["n"] + 1}
 
     def stepped(self, task: Step) -> Stepped:
-        samples = len(task.records) // 4
+        samples = len(numbers_of(task))
         return Stepped(task.step, samples, 0.5, self.seconds(samples), 64 * samples)
 
     def seconds(self, samples: int) -> PhaseSeconds:
@@ -135,6 +142,7 @@ class SyncRun:
         whole: ArrayConfig | None = None,
         together: PeerServers | None = None,
         recorder: Recorder | None = None,
+        in_place: Mapping[str, str] | None = None,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -150,7 +158,8 @@ class SyncRun:
         self.noted = asyncio.Event()
         self.rounds: list[RoundRecord] = []
         sizes = tuple(private or [0] * len(whole.list_devices()))
-        self.plan = make_plan(whole, self.job, ShippedCode("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64))
+        held = Records(sizes, records, 64, in_place or {})
+        self.plan = make_plan(whole, self.job, ShippedCode("digits_cnn"), SHAPE, STORE, held)
         schedule = make_schedule(self.job.schedule, None, self.plan.steps)
         self.plan = dataclasses.replace(self.plan, most_records=most_records, schedule=schedule)
         # Without models, what drives say of themselves counts.

@@ -24,6 +24,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import packaged_folder
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.drive.client_rounds import largest_difference, plain_scaffold, run_client_rounds
+from csd_lab.bench.drive.in_place import gradient_difference, run_in_place
 from csd_lab.bench.drive.modelled_error import modelled_errors
 from csd_lab.bench.harness import (
     WATCHDOG_SECONDS,
@@ -36,8 +37,6 @@ from csd_lab.bench.harness import (
     temporary_folder,
 )
 from firmware_agent.common.frames.session_frames import Code, Job
-from firmware_agent.common.losses.objective import Objective
-from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode, load_code
 from host.app.prepare import RunRequest, prepare_run
 from host.config.resolve import resolve_run
@@ -80,13 +79,14 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
     built-in and the hand-written SCAFFOLD's differences to plain torch after five rounds on four unequal shards, over
     the largest weight, in float64. `lm_gradient_difference`: of one synchronous step of the language model over all
     its records on four native drives of two kinds, the gradient's largest difference to one process's, over the
-    largest; float64. `hook_over_bare`: records per second of the guest's clock of a client program with
-    a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`: (max - min) / mean of
-    a drive's counted seconds over rounds of the same work, of the client program and of the language model.
-    `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel, beyond those
-    without. `modelled_over_counted_error`: of runs of the language model, the table and the segmentation at batch sizes
-    that their calibration tables do not have, the largest relative difference of a drive's modelled seconds from those
-    counted on a virtual machine; the tables are measured on another one.
+    largest; float64. `in_place_record_bytes`, `in_place_gradient_difference`: of a step on records that lie on three
+    native drives, see `csd_lab.bench.drive.in_place`. `hook_over_bare`: records per second of the guest's clock of a
+    client program with a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`:
+    (max - min) / mean of a drive's counted seconds over rounds of the same work, of the client program and of the
+    language model. `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel,
+    beyond those without. `modelled_over_counted_error`: of runs of the language model, the table and the segmentation
+    at batch sizes that their calibration tables do not have, the largest relative difference of a drive's modelled
+    seconds from those counted on a virtual machine; the tables are measured on another one.
     """
     figures, samples = dict[str, float](), dict[str, Any]()
     root = packaged_folder("host", "examples", "examples")
@@ -97,6 +97,7 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
         figures["longest_example_lines"] = float(max(_lines(root / name) for name in EXAMPLES))
         figures["scaffold_difference"] = scaffold_difference(root / "scaffold" / "scaffold.py", bench.seed)
         figures["lm_gradient_difference"] = lm_gradient_difference(folder / "language-model")
+        figures |= run_in_place(bench, folder / "in-place")
         if not quick:
             measured, more = _measure_hook(bench, folder)
             figures |= measured
@@ -150,19 +151,7 @@ def lm_gradient_difference(folder: Path) -> float:
     prepared = prepare_run(resolve_run(folder / "one-step.yaml", folder / "four.yaml"))
     _run(folder, "one-step.yaml", "four.yaml", "one-step")
     (after,) = folder.glob("one-step/*/model.safetensors")
-    stepped = load_file(after)
-    torch.manual_seed(0)
-    alone = build_model(prepared.spec).train().double()
-    objective = Objective.of_spec(prepared.objective, "float64")
-    batch = prepared.dataset.fields
-    objective.loss_of(alone(objective.inputs(batch)), batch).backward()  # type: ignore[no-untyped-call]
-    pairs = [
-        (parameter.grad.numpy(), parameter.detach().numpy() - stepped[name])
-        for name, parameter in alone.named_parameters()
-        if parameter.grad is not None
-    ]
-    most = max(float(np.abs(gradient).max()) for gradient, _ in pairs)
-    return max(float(np.abs(gradient - ours).max()) for gradient, ours in pairs) / most
+    return gradient_difference(prepared, prepared.dataset.fields, load_file(after))
 
 
 def _lines(folder: Path) -> int:

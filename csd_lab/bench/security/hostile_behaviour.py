@@ -127,7 +127,8 @@ class HostileFrames:
             zeros = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in self._gradients}
             yield Tensors(task.step, self._gradients)
             yield from cut_slices(task.step, zeros)
-            yield Stepped(task.step, len(task.records) // 4, 0.5, PhaseSeconds(1.0), 0)
+            samples = len(task.records) // 4 if isinstance(task.records, bytes) else 1
+            yield Stepped(task.step, samples, 0.5, PhaseSeconds(1.0), 0)
         if not self._over:
             yield frame
 

@@ -20,7 +20,6 @@ from firmware_agent.common.frames.frame_fields import (
     Name,
     PhaseSeconds,
     Positive,
-    Shape,
     StepRecords,
     TensorSpec,
     Text,
@@ -32,16 +31,14 @@ class Holding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         kind: of the files, for people.
-        shape: (channels, height, width) of an image.
-        dtype: of its values, NumPy's little-endian name.
-        classes: how many there are, named ones or up to the largest label.
+        fields: name, dtype and shape of each field of one record.
+        classes: how many there are, named ones or up to the largest label; 0 of records without class numbers.
         class_names: by number; empty if they have none.
     """
 
     kind: Name
-    shape: Shape
-    dtype: Annotated[str, Meta(pattern=r"^(\|[biu]1|<[iuf][248])\Z")]
-    classes: Positive
+    fields: Annotated[list[TensorSpec], Meta(min_length=1, max_length=MAX_FACTS)]
+    classes: Count
     class_names: Annotated[list[Name], Meta(max_length=1024)] = []
 
 

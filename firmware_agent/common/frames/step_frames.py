@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from firmware_agent.common.frames.frame_fields import (
     MAX_REDUCE_BYTES,
+    MAX_STEP_RECORDS,
     MAX_TIMED_SLICES,
     Count,
     Frame,
@@ -33,12 +34,24 @@ class SendingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credit_bytes: Positive | None = None
 
 
+class OwnRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Records that the drive draws itself, from those that lie there in place: the host counts them, and no more.
+
+    Attributes:
+        epoch: of the run, from 1; with the job's seed and the drive it decides the order in which the drive has them.
+        runs: begin and count of each stretch of that order.
+    """
+
+    epoch: Positive
+    runs: Annotated[list[tuple[Count, Positive]], Meta(min_length=1, max_length=MAX_STEP_RECORDS)]
+
+
 class Step(Frame, frozen=True):
     """Host: at the weights just sent, compute the gradient of the mean loss over these records, and send it back.
 
     Attributes:
         step: its number in the run, from 1; with the job's seed and the device it decides every random draw in it.
-        records: indices into the shard, little-endian uint32, at least one.
+        records: indices into the shard, little-endian uint32, at least one; or what the drive draws of its own.
         micro_batch: at most so many records are computed at a time; the gradients of more are accumulated.
         sending: in which order and pieces they are sent, and how much may be under way; None: whole tensors, in the
             model's order. Without `Job.overlap` all leave after the backward pass, and credit has no meaning.
@@ -48,7 +61,7 @@ class Step(Frame, frozen=True):
     """
 
     step: Positive
-    records: StepRecords
+    records: StepRecords | OwnRecords
     micro_batch: Positive
     sending: SendingSpec | None = None
     timed: Timing | None = None

@@ -31,12 +31,12 @@ def device_number(device: str) -> int:
 
 
 def epoch_order(seed: int, device: int, number: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
-    """Return the order, int64, shape (samples,), in which a device takes its records in a pass of a federated round.
+    """Return the order, int64, shape (samples,), in which a device takes its records in a pass.
 
     Args:
         seed: of the job.
         device: its `device_number`.
-        number: of the round.
+        number: of the federated round; of synchronous steps on records in place, the epoch of the run.
         epoch: of the passes of the round, from 0.
         samples: records of the device.
     """

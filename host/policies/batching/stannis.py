@@ -187,7 +187,10 @@ def _subsample(b: Batches, p: Batches, public_size: int) -> ShardPlan:
     return ShardPlan(steps, p, seen, public, 0, over, action)
 
 
-def water_level(b: Batches, p: Batches, public_size: int) -> tuple[int, int, np.ndarray[tuple[int], np.dtype[np.bool]]]:
+Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
+
+
+def water_level(b: Batches, p: Batches, public_size: int, filled: Mask | None = None) -> tuple[int, int, Mask]:
     """Return in how many steps the public records fill all devices to the same level, as a fraction, and who is below.
 
     The level K solves sum over i of max(0, K b_i - p_i) = U: a device with p_i > K b_i gets no public record.
@@ -196,11 +199,12 @@ def water_level(b: Batches, p: Batches, public_size: int) -> tuple[int, int, np.
         b: (devices,) records per step, at least 1.
         p: (devices,) private records.
         public_size: public records, U.
+        filled: (devices,) who can get public records, one at least; None for all.
 
     Returns:
         Numerator and denominator of K, and (devices,) whether p_i <= K b_i.
     """
-    inside = np.ones(len(b), bool)
+    inside = np.ones(len(b), bool) if filled is None else filled.copy()
     while True:
         records, total = int(p[inside].sum()) + public_size, int(b[inside].sum())
         above = inside & (p * total > records * b)

@@ -153,6 +153,11 @@ def make_planning(
         return None
     _check_nodes("planner.include", section.include, plan.nodes)
     _check_nodes("planner.exclude", section.exclude, plan.nodes)
+    if plan.in_place and plan.public_size:
+        raise ConfigurationError(
+            "planner: chooses among devices that can take each other's public records, and those in place are all that "
+            f"{', '.join(plan.in_place)} can take; set data.private: 1, or leave planner out"
+        )
     load = inspect_load(inputs.spec, inputs.shape)
     precise = 2 if inputs.job.chosen_precision == "float64" else 1
     state, gradient = precise * load.state_bytes, precise * load.gradient_bytes

@@ -75,8 +75,7 @@ def of_run(request: JobInputs, communication: TransferPolicy, store: Calibration
     shape, record_bytes = request.shape, request.record_bytes
     if job.mode != "sync":
         raise ConfigurationError("placement: layers move in synchronous training alone; write mode: sync")
-    dealt = request.dealt
-    shard_bytes = (max(len(own) for own in dealt.private) + len(dealt.public)) * record_bytes
+    shard_bytes = request.records.shard_bytes
     optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights(), request.optimizer)
     barrier = optimiser.needs_all is not None
     shares = step_shares(store.find(spec, shape, RATIO_DRIVE), job.batch_size, evaluator)

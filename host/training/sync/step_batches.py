@@ -162,7 +162,11 @@ class RecordSampler:
         """Return each device's part of the next step; those without a session here are other servers'."""
         deal = self._queue.next_step(batches.tolist())
         records = dict(zip(self._nodes, deal.records, strict=True))
-        works = [self._work(sessions[node], part) for node, part in records.items() if len(part) and node in sessions]
+        works = [
+            self._work(sessions[node], part, deal.epoch)
+            for node, part in records.items()
+            if len(part) and node in sessions
+        ]
         last = self.epoch_open and not self.has_more(batches)
         comparable = not last or list(map(len, deal.records)) == batches.tolist()
         return StepAssignment(works, records, deal.number, comparable)
@@ -189,20 +193,24 @@ class RecordSampler:
 
     def state(self) -> dict[str, Any]:
         """Return where the epoch stands, as JSON takes it."""
-        return {"epoch_open": self.epoch_open, "queue": msgspec.to_builtins(self._queue.state)}
+        where = {"epoch_open": self.epoch_open, "queue": msgspec.to_builtins(self._queue.state)}
+        return where | ({"in_place": dict(self._plan.in_place)} if self._plan.in_place else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`.
 
         Raises:
             KeyError, ValueError, msgspec.ValidationError: it is none.
+            CheckpointError: a drive has other records in place than then.
         """
+        self._plan.check_in_place(state.get("in_place", {}))
         self.epoch_open = bool(state["epoch_open"])
         self._queue = self._plan.make_queue(msgspec.convert(state["queue"], QueueState), self._outstanding)
 
-    def _work(self, session: DeviceSession, records: Indices) -> StepWork:
-        node = session.device
-        return StepWork(session, self._fill_up(node, records).astype(np.uint32), self._plan.micro_batch(node))
+    def _work(self, session: DeviceSession, records: Indices, epoch: int = 1) -> StepWork:
+        node, places = session.device, self._fill_up(session.device, records).astype(np.uint32)
+        own = epoch if node in self._plan.in_place else None
+        return StepWork(session, places, self._plan.micro_batch(node), epoch=own)
 
     def _fill_up(self, node: str, records: Indices) -> Indices:
         """Return the records, a lone one with another of the shard: one alone has no variance to normalise with."""

@@ -166,7 +166,7 @@ class StepExchange:
         session, number = work.session, outbound.number
         async with state.turn:  # the step before may still be at this place
             await self._make_ready(state, session, number)
-            task = Step(number, work.records.astype("<u4").tobytes(), work.micro_batch, outbound.spec, timed=work.timed)
+            task = Step(number, work.named, work.micro_batch, outbound.spec, timed=work.timed)
             before = session.sent_bytes, session.received_bytes
             opened = [extension.open(session.device) for extension in extensions]
             step = state.channel.begin(outbound, task, gathering, opened)

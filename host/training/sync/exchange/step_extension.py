@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from firmware_agent.common.errors import CsdError, ModelFailed
 from firmware_agent.common.frames.frame_fields import Frame
-from firmware_agent.common.frames.step_frames import Stepped, Timing
+from firmware_agent.common.frames.step_frames import OwnRecords, Stepped, Timing
 from firmware_agent.common.slices import Array, cut_slices
 from firmware_agent.common.wire import AnyFrame, encode, pack
 from host.fleet.device_session import DeviceSession
@@ -29,20 +29,30 @@ class StepWork:
 
     Attributes:
         session: of the device.
-        records: indices into its shard.
+        records: indices into its shard; of records that it draws itself, places in its order of the `epoch`.
         micro_batch: at most so many of them at a time.
         timed: whether only seconds count, see `Step`.
+        epoch: None for indices.
     """
 
     session: DeviceSession
     records: npt.NDArray[np.uint32]
     micro_batch: int
     timed: Timing | None = None
+    epoch: int | None = None
 
     @property
     def device(self) -> str:
         """Name of the device."""
         return self.session.device
+
+    @property
+    def named(self) -> bytes | OwnRecords:
+        """What the device is told of the records; of those that it draws itself, how many from where in its order."""
+        if self.epoch is None:
+            return self.records.astype("<u4").tobytes()
+        stretches = np.split(self.records, np.flatnonzero(np.diff(self.records.astype(np.int64)) != 1) + 1)
+        return OwnRecords(self.epoch, [(int(run[0]), len(run)) for run in stretches])
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -199,3 +199,15 @@ def _plain(told: TuneReport) -> Any:
     import msgspec
 
     return msgspec.to_builtins(told)
+
+
+def test_records_in_place_are_assumed_to_be_as_many_as_the_data_set_has(tmp_path: Path) -> None:
+    own = {"profile": "newport", "data": "/own"}
+    array = {"host": {"trains": False}, "devices": [own, own | {"profile": "generic-a53"}]}
+    asked = request(tmp_path, array)
+    assert asked.records.private_sizes == (len(asked.dataset),) * 2
+    assert (asked.records.public_size, set(asked.records.in_place)) == (0, {"csd-00", "csd-01"})
+    store = CalibrationStore(tmp_path / "tables", tmp_path / "none")
+    store.save(make_table(COSTS))
+    told = tune(asked, store, "middle")
+    assert any("csd-01: how many records lie there in place is known in a run alone" in note for note in told.notes)

@@ -1,6 +1,7 @@
 """A step as a drive computes it: the gradient is that of one batch, whatever the parts that it was computed in."""
 
 import copy
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -15,11 +16,13 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.common.errors import DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors
-from firmware_agent.common.frames.step_frames import Reduce, Step, Stepped
+from firmware_agent.common.frames.step_frames import OwnRecords, Reduce, Step, Stepped
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.slices import Array, Assembler, tensor_specs
+from firmware_agent.common.split.activations import device_number, epoch_order
 from firmware_agent.common.weights import buffer_names, state_arrays, tied_names, trained_names
 from firmware_agent.common.wire import AnyFrame
+from firmware_agent.local_dataset import describe
 from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker, LocalStep
 from firmware_agent.training.loaded_job import LoadedJob
@@ -214,6 +217,38 @@ def test_records_that_are_not_this_drives_are_refused_before_anything_is_compute
 def test_half_an_index_is_no_index(shard: Shard) -> None:
     with pytest.raises(ProtocolError, match="no whole indices"):
         compute(Drive(shard).worker, Step(1, b"12345", 1))
+
+
+@settings(deadline=None, max_examples=examples(20))
+@given(data=st.data(), epoch=st.integers(1, 5), device=st.sampled_from(["csd-00", "csd-01"]))
+def test_a_drive_draws_its_own_records_in_an_order_of_seed_drive_and_epoch(
+    shard: Shard, data: st.DataObject, epoch: int, device: str
+) -> None:
+    ends = sorted(data.draw(st.sets(st.integers(0, SAMPLES), min_size=2, max_size=6)))
+    runs = [(begin, end - begin) for begin, end in zip(ends[::2], ends[1::2], strict=False)]
+    order = epoch_order(JOB.seed, device_number(device), epoch, 0, SAMPLES).tolist()
+    records = [order[place] for begin, count in runs for place in range(begin, begin + count)]
+    drive = Drive(shard, device=device)
+    for number in (1, 2):  # the order is kept
+        drawn = drive.sent(number, drive.steps.compute(Step(number, OwnRecords(epoch, runs), 100)))
+    given = Drive(shard, device=device).step(records)
+    for name, gradient in given.items():
+        np.testing.assert_array_equal(drawn[name], gradient)
+
+
+def test_the_host_cannot_name_a_record_that_lies_there_in_place(shard: Shard) -> None:
+    own = dataclasses.replace(shard, holding=describe(shard.manifest))
+    with pytest.raises(ProtocolError, match="names single records"):
+        compute(Drive(own).worker, task([1, 2]))
+    compute(Drive(own).worker, Step(1, OwnRecords(1, [(1, 2)]), 100))
+
+
+@pytest.mark.parametrize("runs", [[(SAMPLES, 1)], [(0, 3), (SAMPLES - 1, 2)], [(0, SAMPLES)] * 2500])
+def test_more_than_lies_there_or_fits_into_a_step_is_not_drawn(shard: Shard, runs: list[tuple[int, int]]) -> None:
+    drive = Drive(shard)
+    drive.model.register_forward_pre_hook(lambda *_: pytest.fail("it computed"))
+    with pytest.raises(ProtocolError, match=f"or beyond the {SAMPLES} that lie here"):
+        compute(drive.worker, Step(1, OwnRecords(1, runs), 100))
 
 
 def test_frozen_statistics_stay_and_no_buffer_is_sent(shard: Shard) -> None:

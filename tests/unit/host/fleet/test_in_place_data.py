@@ -15,8 +15,11 @@ import pytest
 from csd_emu.config.array_file import ArrayConfig, Device
 from firmware_agent.common.atomic_files import shared_mode
 from firmware_agent.common.errors import ConfigurationError, DataError, ProtocolError
+from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Hello, Holding
-from host.app.prepare import prepare_run
+from firmware_agent.common.shard import open_shard
+from firmware_agent.local_dataset import describe, open_holding
+from host.app.prepare import RunRequest, prepare_in_place, prepare_run
 from host.config.job_file import DataSection, read_job
 from host.config.resolve import resolve_run
 from host.core.datasets import check_source, load_dataset
@@ -27,8 +30,13 @@ from host.fleet.shards import WantedRecords, deal_out, write_shards
 from tests.support.fakes import Aborted, FakeCall, hello
 from tests.unit.firmware_agent.common.datafiles.test_datafiles import noise, write_folder, write_idx
 
-WANTED = WantedRecords((1, 8, 8), "|u1", 10)
-FITS = Holding("npz", (1, 8, 8), "|u1", 10)
+
+def holds(shape: tuple[int, ...] = (1, 8, 8), dtype: str = "|u1", classes: int = 10) -> Holding:
+    return Holding("npz", [TensorSpec("image", dtype, shape), TensorSpec("label", "<i8", ())], classes)
+
+
+WANTED = WantedRecords({"image": "uint8[1, 8, 8]", "label": "int64[]"}, 10)
+FITS = holds()
 
 
 def told(device: str = "csd-00", holding: Holding | None = FITS, **changes: Any) -> Hello:
@@ -38,9 +46,13 @@ def told(device: str = "csd-00", holding: Holding | None = FITS, **changes: Any)
 @pytest.mark.parametrize(
     ("holding", "message"),
     [
-        (Holding("npz", (3, 8, 8), "|u1", 10), r"holds images of 3x8x8 \(\|u1\), the job's are 1x8x8"),
-        (Holding("npz", (1, 8, 8), "<f4", 10), r"1x8x8 \(<f4\), the job's are 1x8x8 \(\|u1\)"),
-        (Holding("npz", (1, 8, 8), "|u1", 11), "holds 11 classes, the job's data have 10"),
+        (
+            holds((3, 8, 8)),
+            r"holds records of image uint8\[3, 8, 8\], label .*, the job's are of image uint8\[1, 8, 8\]",
+        ),
+        (holds(dtype="<f4"), r"image float32\[1, 8, 8\], .* the job's are of image uint8\[1, 8, 8\]"),
+        (Holding("npz", [TensorSpec("x", "<f4", (6,))], 0), r"holds records of x float32\[6\], the job's are of image"),
+        (holds(classes=11), "holds 11 classes, the job's data have 10"),
         (None, "was to train on records in place and has a shard"),
     ],
 )
@@ -50,7 +62,11 @@ def test_records_that_do_not_fit_are_named(holding: Holding | None, message: str
 
 
 def test_fewer_classes_are_a_drive_that_has_not_seen_all() -> None:
-    WANTED.check("csd-00", Holding("npz", (1, 8, 8), "|u1", 3))
+    WANTED.check("csd-00", holds(classes=3))
+
+
+def test_what_is_wanted_is_what_the_jobs_own_records_have() -> None:
+    assert WantedRecords.of(load_dataset("digits", 0)) == WANTED
 
 
 @pytest.fixture
@@ -83,7 +99,8 @@ async def test_drives_have_to_agree_on_the_names_of_classes(fleet: Fleet) -> Non
 
 
 def test_drives_with_records_of_their_own_are_dealt_none(tmp_path: Path) -> None:
-    nodes = [Device(name=f"csd-{n}", number=n, profile="newport", data="/own" if n == 1 else None) for n in range(3)]
+    kind: dict[str, Any] = {"profile": "newport", "engine": "native"}
+    nodes = [Device(name=f"csd-{n}", number=n, data="/own" if n == 1 else None, **kind) for n in range(3)]
     data = DataSection.model_validate({"source": "digits", "private": 1.0})
     dataset = load_dataset("digits", 0)
     dealt = deal_out(dataset, data, nodes, 0)
@@ -96,13 +113,68 @@ def test_drives_with_records_of_their_own_are_dealt_none(tmp_path: Path) -> None
     assert [len(part) for part in deal_out(dataset, data, all_own, 0).private] == [0, 0, 0]
 
 
-def test_a_synchronous_job_needs_to_know_the_records_before(tmp_path: Path) -> None:
+def test_the_flash_of_a_virtual_machine_has_what_lies_at_its_path_and_says_the_same_of_it(tmp_path: Path) -> None:
+    images, labels = noise()
+    data = write_folder(tmp_path / "own", images, labels, ["ant", "bee", "cat", "dog"])
+    node = Device(name="csd-00", number=0, profile="newport", engine="qemu", data=str(data))
+    section = DataSection.model_validate({"source": "digits"})
+    (record,) = write_shards([node], section, 0, tmp_path / "devices", load_dataset("digits", 0))
+    assert (record.samples, record.manifest_sha256) == (0, "")
+    flash, there = open_shard(record.path), open_holding(data)
+    assert describe(flash.manifest) == there.holding
+    every = np.arange(len(labels))
+    for name, column in there.fields.items():
+        np.testing.assert_array_equal(flash.fields[name], column[every])
+    with pytest.raises(DataError, match="is not there"):
+        write_shards([node.model_copy(update={"data": "/x.npz"})], section, 0, tmp_path, load_dataset("digits", 0))
+
+
+def prepared(tmp_path: Path, more: str = "", drives: str = "{profile: newport}, ") -> RunRequest:
     (tmp_path / "array.yaml").write_text(
-        "name: lab\nengine: native\ndevices: [{profile: newport}, {profile: newport, data: /own}]\n"
+        f"name: lab\nengine: native\ndevices: [{drives}{{profile: newport, data: /own}}]\n"
     )
-    (tmp_path / "job.yaml").write_text("model: digits_cnn\ndata: {source: digits}\nmode: sync\n")
-    with pytest.raises(ConfigurationError, match="csd-01: how many records lie there in place is known only when"):
-        prepare_run(resolve_run(tmp_path / "job.yaml", tmp_path / "array.yaml"))
+    (tmp_path / "job.yaml").write_text(f"model: digits_cnn\ndata: {{source: digits}}\nmode: sync\n{more}")
+    return prepare_run(resolve_run(tmp_path / "job.yaml", tmp_path / "array.yaml"))
+
+
+def test_a_synchronous_job_is_planned_anew_for_what_drives_say(tmp_path: Path) -> None:
+    request = prepared(tmp_path)
+    assert request.sync is not None
+    assert request.sync.private_sizes == (0, 1437)  # as many as there are of the job's own, until it has said
+    assert any("until then 1437 of csd-01 are assumed" in note for note in request.notes)
+    told = prepare_in_place(request, {"csd-01": (70, "a" * 64)})
+    assert told.sync is not None
+    assert (told.sync.private_sizes, told.sync.public_size, told.sync.sizes) == ((0, 70), 1437, (1437, 70))
+    assert told.sync.in_place == {"csd-01": "a" * 64}
+    assert told.sha256 == request.sha256  # whoever resumes does not know the records before
+    assert any("the host knows the number: 70 of csd-01" in note for note in told.notes)
+    assert any("csd-01: train on their own records alone" in note for note in told.notes)
+    assert not any("assumed" in note for note in told.notes)
+    assert prepare_in_place(request, {}) is request
+
+
+def test_an_array_with_nothing_but_records_in_place_has_no_public_ones(tmp_path: Path) -> None:
+    request = prepare_in_place(prepared(tmp_path, drives=""), {"csd-00": (70, "a" * 64)})
+    assert request.sync is not None
+    assert (request.sync.public_size, request.sync.sizes) == (0, (70,))
+    assert request.sync.steps == 10 * -(-70 // 32)
+
+
+def test_a_planner_that_could_give_public_records_to_a_drive_without_any_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"those in place are all that csd-01 can take; set data.private: 1"):
+        prepared(tmp_path, "planner: {}\n")
+
+
+def test_several_servers_cannot_deal_out_what_one_of_them_alone_knows_of(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    (tmp_path / "servers.yaml").write_text("name: hall\nservers: [{name: r, count: 2, array: array.yaml}]\n")
+    with pytest.raises(ConfigurationError, match=r"r-0-01, r-1-01: of records in place only the drive's own"):
+        prepare_run(resolve_run(tmp_path / "job.yaml", None, servers=(tmp_path / "servers.yaml", "r-0")))
+
+
+def test_a_cut_says_what_the_host_learns_of_records_in_place(tmp_path: Path) -> None:
+    request = prepared(tmp_path, "placement: '6'\n")
+    assert any("csd-01: of each record that lies there in place the host learns its class" in n for n in request.notes)
 
 
 def test_clocks_that_differ_are_said(tmp_path: Path) -> None:

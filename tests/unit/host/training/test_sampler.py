@@ -175,6 +175,36 @@ def test_a_device_that_is_away_keeps_its_private_records_and_the_others_finish()
     assert sum(deal.repeated for deal in deals) > 0
 
 
+@given(DEVICES, st.integers(0, 500), st.sets(st.integers(0, 5)), st.integers(0, 9))
+def test_what_lies_in_place_is_counted_in_order_and_gets_nothing_beside(
+    devices: list[tuple[int, int]], pool: int, own: set[int], seed: int
+) -> None:
+    batches, sizes = [b for b, _ in devices], [p for _, p in devices]
+    own &= set(range(len(sizes)))
+    shared = pool if len(own) < len(sizes) else 0
+    if not sum(sizes) + shared:
+        return
+    queue = EpochQueue(sizes, pool, seed, "repeat", in_place=own)
+    steps = queue.steps_left(batches)
+    deals = one_epoch(queue, batches)
+    assert len(deals) == steps
+    assert {deal.epoch for deal in deals} == {1}
+    for device, size in enumerate(sizes):
+        dealt = np.concatenate([deal.records[device] for deal in deals])
+        if device in own:
+            assert dealt.tolist() == list(range(size))
+    private, public = counts(deals, sizes)
+    assert [len(seen) for seen in private] == sizes
+    assert set(public) == set(range(shared))
+    assert queue.next_step(batches).epoch == 2
+
+
+def test_a_drive_that_says_it_holds_billions_costs_the_host_no_memory() -> None:
+    queue = EpochQueue([1 << 32, 4], 0, 0, "subsample", in_place=[0])
+    (first, _) = queue.next_step([8, 2]).records
+    assert first.tolist() == list(range(8))
+
+
 class Epochs(RuleBasedStateMachine):
     """Batches change, devices come and go, steps are put back, the host is killed: each record is dealt once."""
 
@@ -183,11 +213,13 @@ class Epochs(RuleBasedStateMachine):
         pool=st.integers(1, 200),
         seed=st.integers(0, 2**31 - 1),
         how=st.sampled_from(OVERFLOWS),
+        own=st.sets(st.integers(0, 4), max_size=2),
     )
-    def begin(self, sizes: list[int], pool: int, seed: int, how: Overflow) -> None:
+    def begin(self, sizes: list[int], pool: int, seed: int, how: Overflow, own: set[int]) -> None:
         self.arguments = (sizes, pool, seed, how)
         self.sizes, self.pool, self.how = sizes, pool, how
-        self.queue = EpochQueue(*self.arguments)
+        self.own = own & set(range(len(sizes)))
+        self.queue = EpochQueue(*self.arguments, in_place=self.own)
         self.batches = [8] * len(sizes)
         self.new_epoch(1)
 
@@ -219,12 +251,17 @@ class Epochs(RuleBasedStateMachine):
         if ended:
             self.check_end()
             self.new_epoch(self.epoch + 1)
+            if not any(batch and (size or device not in self.own) for device, batch, size in self.each()):
+                with pytest.raises(ConfigurationError, match="no device that is left has a record"):
+                    self.queue.next_step(self.batches)
+                return
         deal = self.queue.next_step(self.batches)
         assert self.queue.state.epoch == self.epoch
         assert sum(len(records) for records in deal.records) > 0
         for device, (records, batch) in enumerate(zip(deal.records, self.batches, strict=True)):
             assert len(records) <= batch
-            assert np.all((records >= 0) & (records < self.sizes[device] + self.pool))
+            most = self.sizes[device] + (0 if device in self.own else self.pool)
+            assert np.all((records >= 0) & (records < most))
             self.count(device, records, 1)
         self.repeated += deal.repeated
         if self.how == "subsample":
@@ -233,8 +270,12 @@ class Epochs(RuleBasedStateMachine):
             assert self.queue.steps_left(self.batches) <= expected - 1
         self.last = deal
 
+    def each(self) -> list[tuple[int, int, int]]:
+        return list(zip(range(len(self.sizes)), self.batches, self.sizes, strict=True))
+
     def check_end(self) -> None:
-        assert set(range(self.pool)) == {record for record, times in self.public.items() if times}
+        if any(batch and device not in self.own for device, batch, _ in self.each()):
+            assert set(range(self.pool)) == {record for record, times in self.public.items() if times}
         for device, batch in enumerate(self.batches):
             missing = self.sizes[device] - sum(self.private[device].values())
             assert self.queue.private_left[device] == missing
@@ -256,7 +297,7 @@ class Epochs(RuleBasedStateMachine):
     @rule()
     def resume(self) -> None:
         state = msgspec.json.decode(msgspec.json.encode(self.queue.state), type=QueueState)
-        self.queue, self.last = EpochQueue(*self.arguments, state=state), None
+        self.queue, self.last = EpochQueue(*self.arguments, state=state, in_place=self.own), None
 
     @invariant()
     def each_once(self) -> None:
