@@ -63,6 +63,7 @@ class Registry:
         renamed: former name -> name of methods that a user's class may have under either, for one release.
         given: what the program gives a class if its constructor has an argument of this name: name -> what it is.
         by_path: whether a file may also name a class by its import path.
+        adapter: ``module:function`` that returns what is made in place of a class of another project's; empty for none.
     """
 
     word: str
@@ -72,6 +73,7 @@ class Registry:
     given: Mapping[str, str] = field(default_factory=dict, hash=False)
     renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
     by_path: bool = False
+    adapter: str = ""
 
     def register(self, name: str, summary: str, *, offered: bool = True) -> Callable[[Registered], Registered]:
         """Return the decorator that makes a class of `package` the built-in `name`; all arguments are literals.
@@ -132,6 +134,11 @@ class Registry:
             raise PluginError(f"{self.word} {name!r}: cannot be imported: {error!r}") from error
         self.check_class(kind, name)
         return kind
+
+    def adapt(self, target: Any) -> Any:
+        """Return what a class or function that a file names by its path stands for."""
+        module, _, name = self.adapter.partition(":")
+        return getattr(importlib.import_module(module), name)(target) if name else target
 
     def check_class(self, kind: Any, name: str) -> None:
         """Return if a class has the methods that its kind needs.

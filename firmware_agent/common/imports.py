@@ -2,7 +2,7 @@
 
 Not the standard library, whose functions run programs, not csd-emu itself, and not what csd-emu is installed with:
 that is on every machine, whoever wrote the file, and reads pickles and evaluates text. Of torch, its modules may be
-named. Nor what only happens to be in a module because it was imported there. At the end, modules that moved.
+named, and of Flower its strategies. Nor what only happens to be in a module because it was imported there. At the end, modules that moved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _OWN = frozenset({"csd_emu", "csd_lab", "firmware_agent", "host"})
-_SELF, _TORCH = "csd-emu", "torch"
+_SELF, _TORCH, _FLOWER = "csd-emu", "torch", "flwr"
+# Flower's programs are objects, which a module of the user's makes.
+_APPS = {("flwr.serverapp.server_app", "ServerApp"), ("flwr.clientapp.client_app", "ClientApp")}
 # Beside what csd-emu's metadata says that it needs; a drive may have none.
 _ALWAYS = frozenset(
     {"click", "fsspec", "grpc", "jinja2", "joblib", "mpmath", "msgspec", "networkx", "numpy", "pip", "pkg_resources"}
@@ -69,7 +71,7 @@ def check_outside(where: str) -> str:
         raise ValueError(f"{parts[0]} is in Python's standard library, where nothing may be named; name your own")
     if parts[0] in _OWN:
         raise ValueError(f"{parts[0]} is csd-emu's own, where nothing may be named; use a built-in name, or your own")
-    if parts[0] != _TORCH and _is_dependency(parts[0]):
+    if parts[0] not in (_TORCH, _FLOWER) and _is_dependency(parts[0]):
         raise ValueError(f"{parts[0]} is one of csd-emu's own dependencies, where nothing may be named; name your own")
     return parts[0]
 
@@ -90,6 +92,8 @@ def import_named(where: str, name: str) -> Any:
 def _defined_in(module: types.ModuleType, top: str, name: str) -> Any:
     """Return the class or function `name` of a module of the package `top` (see `import_named`)."""
     target = operator.attrgetter(name)(module)
+    if (type(target).__module__, type(target).__name__) in _APPS and top != _FLOWER:
+        return target
     check_target(target, name)
     home = str(target.__module__).partition(".")[0]
     if home != top and not _owners(home) & _owners(top):
@@ -152,6 +156,11 @@ def check_target(target: Any, name: str) -> None:
 
         if not (inspect.isclass(target) and issubclass(target, nn.Module)):
             raise ValueError(f"{name} is torch's, and no class of a torch.nn.Module; name one, or write it in a file")
+    if home == _FLOWER:
+        from flwr.serverapp.strategy import Strategy
+
+        if not (inspect.isclass(target) and issubclass(target, Strategy)):
+            raise ValueError(f"{name} is Flower's, and no class of a Strategy; name one, or write it in a file")
 
 
 @functools.lru_cache(maxsize=64)

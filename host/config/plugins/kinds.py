@@ -12,6 +12,7 @@ STRATEGY = Registry(
     needed=("aggregate", "state", "load_state"),
     given={"parameters": "names of the weights that are trained", "momentum": "of SGD in the drives"},
     by_path=True,
+    adapter="host.policies.aggregation.flower_strategy:adapt_flower",
 )
 TUNER = Registry(
     word="tuner",
