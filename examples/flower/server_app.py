@@ -9,7 +9,7 @@ from torch import nn
 class Net(nn.Sequential):
     """A small convolutional network for 8x8 digits."""
 
-    def __init__(self):  # noqa: D107
+    def __init__(self):
         super().__init__(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 64, 10))
 
 
@@ -21,10 +21,9 @@ def main(grid: Grid, context: Context) -> None:
     """Train for some rounds, and evaluate after each."""
     config = context.run_config
     strategy = FedAvg(fraction_evaluate=config["fraction-evaluate"])
-    result = strategy.start(
+    strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),
         train_config=ConfigRecord({"lr": config["learning-rate"]}),
         num_rounds=config["num-server-rounds"],
     )
-    print("accuracies:", {number: figures["accuracy"] for number, figures in result.evaluate_metrics_clientapp.items()})

@@ -1,8 +1,9 @@
 """Rules for ``package.module:name`` in a file from elsewhere: a class or function of an installed package.
 
 Not the standard library, whose functions run programs, not csd-emu itself, and not what csd-emu is installed with:
-that is on every machine, whoever wrote the file, and reads pickles and evaluates text. Of torch, its modules may be
-named, and of Flower its strategies. Nor what only happens to be in a module because it was imported there. At the end, modules that moved.
+that is on every machine, whoever wrote the file, and reads pickles and evaluates text. Of torch its modules may be
+named, of Flower its strategies. Nor what only happens to be in a module because it was imported there. At the end,
+modules that moved.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ CLIENT = Registry(
     needed=("__call__",),
     given=GIVEN,
     by_path=True,
+    adapter="firmware_agent.common.clients.flower_client:adapt_app",
 )
 OPTIMIZER = Registry(
     word="optimizer",

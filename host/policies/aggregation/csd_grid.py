@@ -6,15 +6,19 @@ waits, so that what they share needs no lock and the same run repeats.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import math
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -47,9 +51,9 @@ class CsdGrid(Grid):  # type: ignore[misc]
     """
 
     def __init__(self, run: RunStart) -> None:
-        """Seed Python's and NumPy's global generators by the job, for the program's draws."""
+        """Seed the global generators of Python, NumPy and torch by the job, for the program's draws."""
         self._run, self._devices = run, dict(enumerate(run.devices, _HOST + 1))
-        self._present, self._samples = set(run.devices), dict.fromkeys(run.devices, 1)
+        self._samples = dict.fromkeys(run.devices, 1)  # of those that are there
         self._asked: dict[str, Message] = {}
         self._replies: dict[str, Message] = {}
         self._sent = self._rounds = 0
@@ -58,6 +62,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
         self.arrays: ArrayRecord | None = None
         random.seed(run.seed)
         np.random.seed(run.seed)
+        torch.manual_seed(run.seed)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, _HOST, _HOST
 
     def set_run(self, run: Run) -> None:
@@ -75,7 +80,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
 
     def get_node_ids(self) -> list[int]:
         """Return the numbers of the drives that are there."""
-        return [node for node, device in self._devices.items() if device in self._present]
+        return [node for node, device in self._devices.items() if device in self._samples]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take messages for the next round, and answer evaluate messages; return a name for each.
@@ -88,20 +93,18 @@ class CsdGrid(Grid):  # type: ignore[misc]
         for message in pushed:
             node, kind = message.metadata.dst_node_id, message.metadata.message_type
             device, record = self._devices.get(node, ""), self._model_in(message)
-            if kind not in (MessageType.TRAIN, MessageType.EVALUATE) or not device or device in self._asked:
-                why = f"a message {kind!r} for node {node}: each drive hears one train message a round, and evaluate"
-                raise PluginFailed(f"ServerApp: {why} messages; the nodes are {list(self._devices)}", "strategy")
+            if kind not in (MessageType.TRAIN, MessageType.EVALUATE) or not device:
+                told = f"a message {kind!r} for node {node}: drives hear 'train' and 'evaluate'"
+                raise _refusal(f"{told}; the nodes are {', '.join(map(str, self._devices))}")
             self._sent += 1
             message.metadata.__dict__["_message_id"] = str(self._sent)
             if kind == MessageType.TRAIN:
-                if self._asked and record != self.arrays:
-                    raise PluginFailed(
-                        "ServerApp: drives of one round are sent different weights; send all of them the same", "strategy"
-                    )
+                if device in self._asked or (self._asked and record != self.arrays):
+                    raise _refusal("drives hear one train message a round, all of them with the same weights")
                 self._asked[device] = message
             else:
                 judged = judged if record is judged[0] else (record, self._judge(record))
-                figures = {"num-examples": self._samples[device], **judged[1]}
+                figures = {"num-examples": self._samples.get(device, 1), **judged[1]}
                 self._reply(message, RecordDict({"metrics": MetricRecord(figures)}))
             self.arrays = record
         return [message.metadata.message_id for message in pushed]
@@ -138,8 +141,8 @@ class CsdGrid(Grid):  # type: ignore[misc]
         """
         if self._ended:
             told = f"it ended after {self._rounds} rounds, and the job has {self._run.rounds}"
-            raise PluginFailed(f"ServerApp: {told}; write rounds: {self._rounds}, or have it ask for more", "strategy")
-        self._present, self._samples = set(drives), {name: drive.samples for name, drive in drives.items()}
+            raise _refusal(f"{told}; write rounds: {self._rounds}, or have it ask for more")
+        self._samples = {name: drive.samples for name, drive in drives.items()}
         return {device: self._said(self._asked[device]) for device in drives if device in self._asked}
 
     def answer(self, contributions: Sequence[Contribution]) -> dict[str, Array]:
@@ -159,15 +162,16 @@ class CsdGrid(Grid):  # type: ignore[misc]
     def _await_model(self) -> dict[str, Array]:
         """Let the program work until it waits for drives or ends, and return its model."""
         try:
-            failed = self._turns.get(timeout=_MOST_SECONDS)
+            with contextlib.redirect_stdout(sys.stderr):  # what the program prints is no output of the command's
+                failed = self._turns.get(timeout=_MOST_SECONDS)
         except Empty:
             told = f"it has asked nothing of the drives for {_MOST_SECONDS:.0f} s; is there a loop that does not end?"
-            raise PluginFailed(f"ServerApp: {told}", "strategy") from None
+            raise _refusal(told) from None
         if failed is not None:
             raise failed
         if self.arrays is None:
             told = "it ended without sending its model; have its strategy evaluate (fraction_evaluate above 0)"
-            raise PluginFailed(f"ServerApp: {told if self._rounds else 'it asks no drive to train'}", "strategy")
+            raise _refusal(told if self._rounds else "it asks no drive to train")
         return _to_arrays(self.arrays)
 
     def _serve(self, program: Callable[[CsdGrid, RunStart], object]) -> None:
@@ -184,8 +188,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
     def _model_in(self, message: Message) -> ArrayRecord:
         records = list(message.content.array_records.values())
         if len(records) != 1:
-            told = f"a message has {len(records)} ArrayRecords; send one, the model's weights by name"
-            raise PluginFailed(f"ServerApp: {told}", "strategy")
+            raise _refusal(f"a message has {len(records)} ArrayRecords; send one, the model's weights by name")
         return records[0]
 
     def _said(self, message: Message) -> dict[str, Any]:
@@ -203,6 +206,10 @@ class CsdGrid(Grid):  # type: ignore[misc]
         judged = self._run.judge(_to_arrays(record))
         figures = {"loss": judged.loss, "accuracy": judged.accuracy, **judged.metrics}
         return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _refusal(why: str) -> PluginFailed:
+    return PluginFailed(f"ServerApp: {why}", "strategy")
 
 
 def to_record(arrays: Mapping[str, Array]) -> ArrayRecord:
@@ -227,4 +234,5 @@ def _note_result(start: Callable[..., Any]) -> Callable[..., Any]:
     return noting
 
 
+logging.getLogger("flwr").handlers.clear()  # the console of csd-emu has what it logs
 FlowerAlgorithm.start = _note_result(FlowerAlgorithm.start)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from firmware_agent.common.clients.flower_client import RUN_CONFIG
 from firmware_agent.common.errors import CheckpointError
 from firmware_agent.common.slices import Array
 from host.policies.aggregation.strategy import Contribution, DriveHistory, RunStart, Stateless
@@ -40,9 +41,20 @@ def adapt_flower(target: Any) -> Any:
 class FlowerStrategy(Stateless):
     """Has a Flower program say what drives are told, and make new weights of theirs."""
 
-    def __init__(self, program: Callable[[CsdGrid, RunStart], object], proximal: float = 0.0) -> None:
-        """Take the program; it is started with the run. The drives' loss has the proximal term, as a job's fedprox."""
-        self._program, self.proximal = program, proximal
+    def __init__(
+        self,
+        program: Callable[[CsdGrid, RunStart], object],
+        run_config: Mapping[str, Setting],
+        proximal: float = 0.0,
+    ) -> None:
+        """Take the program, which is started with the run.
+
+        Args:
+            program: takes the grid and the run.
+            run_config: that `ClientApp`s of the drives find in their context.
+            proximal: mu of the term that drives add to their loss.
+        """
+        self._program, self._run_config, self.proximal = program, run_config, proximal
 
     def first_weights(self, run: RunStart) -> dict[str, Array]:
         """Start the program, and return the weights that it sends first."""
@@ -55,10 +67,11 @@ class FlowerStrategy(Stateless):
     def configure(self, number: int, drives: Mapping[str, DriveHistory]) -> dict[str, dict[str, Any]]:
         """Return what the program says to each drive that it asks."""
         said = self._grid.instructions(drives)
-        if not self._has_client:
-            for each in said.values():
-                if each.get("proximal_mu") == self.proximal:  # drives have it from the job
-                    del each["proximal_mu"]
+        settings = {RUN_CONFIG + name: value for name, value in self._run_config.items()} if self._has_client else {}
+        for each in said.values():
+            each.update(settings)
+            if not self._has_client and each.get("proximal_mu") == self.proximal:  # drives have it from the job
+                del each["proximal_mu"]
         return said
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
@@ -76,13 +89,15 @@ class FlowerStrategy(Stateless):
 
 def _maker_of_app(app: Any) -> Callable[..., FlowerStrategy]:
     def make(run_config: dict[str, Setting] | None = None) -> FlowerStrategy:
+        settings = run_config or {}
+
         def main(grid: CsdGrid, run: RunStart) -> None:
             from flwr.app import Context, RecordDict
 
-            config = {"num-server-rounds": run.rounds} | (run_config or {})
+            config = {"num-server-rounds": run.rounds} | settings
             app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
 
-        return FlowerStrategy(main)
+        return FlowerStrategy(main, settings)
 
     return make
 
@@ -97,7 +112,7 @@ def _maker_of_algorithm(kind: Any) -> Callable[..., FlowerStrategy]:
 
             algorithm.start(grid, to_record(run.weights), num_rounds=run.rounds)
 
-        return FlowerStrategy(main, getattr(algorithm, "proximal_mu", 0.0))
+        return FlowerStrategy(main, {}, getattr(algorithm, "proximal_mu", 0.0))
 
     make.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
     return make
