@@ -12,7 +12,7 @@ STRATEGY = Registry(
     needed=("aggregate", "state", "load_state"),
     given={"parameters": "names of the weights that are trained", "momentum": "of SGD in the drives"},
     by_path=True,
-    adapter="host.policies.aggregation.flower_strategy:adapt_flower",
+    adapters={"flwr": "host.policies.aggregation.flower_strategy"},
 )
 TUNER = Registry(
     word="tuner",
@@ -64,7 +64,7 @@ CLIENT = Registry(
     needed=("__call__",),
     given=GIVEN,
     by_path=True,
-    adapter="firmware_agent.common.clients.flower_client:adapt_app",
+    adapters={"flwr": "firmware_agent.common.clients.flower_client"},
 )
 OPTIMIZER = Registry(
     word="optimizer",

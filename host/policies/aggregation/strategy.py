@@ -65,7 +65,7 @@ class DriveHistory:
 
 
 @dataclass(frozen=True)
-class RunStart:
+class FirstRound:
     """What a strategy may know before the first round.
 
     Attributes:
@@ -90,8 +90,8 @@ class Strategy(Protocol):
     It may have ``configure(round, drives)``, of drive -> `DriveHistory`, which returns drive -> what is said to it:
     name -> number, text or array. Nobody else is asked. ``epochs``, ``batch_size`` and ``learning_rate`` count in any
     drive, all else is for a client program; ``client`` names the one that it needs. It may have
-    ``evaluate(round, weights)``, which returns name -> number, and ``first_weights(run)``, of `RunStart`, which returns
-    the weights of the first round.
+    ``evaluate(round, weights)``, which returns name -> number, and ``first_weights(start)``, of `FirstRound`, which
+    returns the weights of the first round.
 
     Only trained parameters are treated as the algorithm says. Everything else in a model, such as a batch norm's
     running mean, variance and counter, is no step of an optimiser: it is averaged by samples, and integers are rounded.

@@ -12,7 +12,7 @@ import numpy as np
 from firmware_agent.common.errors import PluginError, user_errors
 from firmware_agent.common.slices import Array
 from host.config.plugins.plugin_loading import Plugin, check_methods, describe_error
-from host.policies.aggregation.strategy import Contribution, RunStart
+from host.policies.aggregation.strategy import Contribution, FirstRound
 
 _METHODS = {"aggregate": 2, "state": 0, "load_state": 1}
 # Methods that it may have, which are then this class's too.
@@ -63,9 +63,9 @@ class UserStrategy:
         weights = _read_only(global_weights)
         return self._weights("aggregate", lambda: self._strategy.aggregate(weights, parts), global_weights)
 
-    def _first_weights(self, run: RunStart) -> dict[str, Array]:
-        given = replace(run, weights=_read_only(run.weights))
-        return self._weights("first_weights", lambda: self._strategy.first_weights(given), run.weights)
+    def _first_weights(self, start: FirstRound) -> dict[str, Array]:
+        given = replace(start, weights=_read_only(start.weights))
+        return self._weights("first_weights", lambda: self._strategy.first_weights(given), start.weights)
 
     def _weights(self, what: str, call: Callable[[], object], before: Mapping[str, Array]) -> dict[str, Array]:
         after = self._plugin.guard(what, call)

@@ -11,7 +11,7 @@ from firmware_agent.common.errors import PluginFailed
 from firmware_agent.common.slices import Array
 from host.config.participation import RoundSelection
 from host.core.records import DeviceRound
-from host.policies.aggregation import Contribution, DriveHistory, RunStart, Strategy
+from host.policies.aggregation import Contribution, DriveHistory, FirstRound, Strategy
 from host.training.rounds.client_contract import Instruction, read_instructions
 from host.training.rounds.round_answer import RoundAnswer
 
@@ -32,14 +32,14 @@ class StrategyRounds:
         self.strategy, self.name, self.plans = strategy, name, hasattr(strategy, "configure")
         self._last: dict[str, tuple[int, float, float, float]] = {}
 
-    def first_weights(self, run: RunStart) -> Mapping[str, Array]:
+    def first_weights(self, start: FirstRound) -> Mapping[str, Array]:
         """Return the weights of the first round: the strategy's, or the job's.
 
         Raises:
             PluginFailed: a strategy of the user's own failed.
         """
         choose: Any = getattr(self.strategy, "first_weights", None)
-        return run.weights if choose is None else cast("Mapping[str, Array]", choose(run))
+        return start.weights if choose is None else cast("Mapping[str, Array]", choose(start))
 
     def plan(
         self, number: int, devices: Sequence[str], choice: RoundSelection, samples: Mapping[str, int], has_client: bool
