@@ -5,36 +5,24 @@ Flower is imported where an app is there already. A drive's image has none: it w
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
 
-from firmware_agent.common.clients.client_round import ClientRound
 from firmware_agent.common.errors import ModelError
 
 RUN_CONFIG = "run/"
 """Begins the name of what a strategy says that belongs into the context's `run_config`."""
 _STATE = "context"
-_rounds: ContextVar[ClientRound] = ContextVar("drive_round")
-
-
-def drive_round() -> ClientRound:
-    """Return the round that a `ClientApp` trains in: ``.loader`` has the drive's records, ``.loss`` the job's loss.
-
-    Raises:
-        LookupError: none does.
-    """
-    return _rounds.get()
 
 
 def adapt(target: Any) -> Any:
     """Return the client program of a `ClientApp`; anything else as it is.
 
     The app gets one train message a round, with records ``arrays`` and ``config``. Its context's `state` is kept from
-    round to round, `run_config` is the strategy's, `node_config` has ``partition-id`` and ``num-partitions``; the last
-    two are empty if the strategy is not Flower's.
+    round to round, `run_config` is the strategy's, `node_config` has ``partition-id`` and ``num-partitions``; these two
+    are empty if the strategy is not Flower's. Its `csd` is the `ClientRound`, with the drive's records.
     """
     app = getattr(target, "func", target)  # of what was made with options
     if (type(app).__module__, type(app).__name__) != ("flwr.clientapp.client_app", "ClientApp"):
@@ -55,8 +43,9 @@ def adapt(target: Any) -> Any:
         run_config = {name.removeprefix(RUN_CONFIG): config[name] for name in config.keys() - plain}
         node = place.get("partition-id", 0) + 2
         kept = recorddict_from_proto(StoredRecords.FromString(bytes(np.asarray(state.get(_STATE, ()), np.uint8))))
-        _rounds.set(csd)
-        reply = app(Message(content, node, "train"), Context(1, node, place, kept, run_config))
+        context: Any = Context(1, node, place, kept, run_config)
+        context.csd = csd
+        reply = app(Message(content, node, "train"), context)
         if kept:
             state[_STATE] = np.frombuffer(recorddict_to_proto(kept).SerializeToString(deterministic=True), np.uint8)
         return _read_reply(reply)
@@ -72,10 +61,9 @@ def _read_reply(reply: Any) -> dict[str, Any]:
     """
     if reply.has_error():
         raise ModelError(f"client: the ClientApp replied with an error: {reply.error.reason}")
-    content = reply.content
-    if len(content.array_records) != 1 or content.config_records:
+    if len(reply.content.array_records) != 1 or reply.content.config_records:
         raise ModelError("client: the ClientApp must reply with one ArrayRecord, and MetricRecords of numbers")
-    (arrays,) = content.array_records.values()
-    figures = {name: value for record in content.metric_records.values() for name, value in record.items()}
+    (arrays,) = reply.content.array_records.values()
+    figures = {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
     losses = {"loss": figures["train_loss"]} if "train_loss" in figures else {}
     return losses | {name: array.numpy() for name, array in arrays.items()} | figures

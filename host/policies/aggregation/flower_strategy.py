@@ -35,9 +35,8 @@ from firmware_agent.common.slices import Array
 from host.policies.aggregation.strategy import Contribution, DriveHistory, FirstRound, Stateless
 
 _MOST_SECONDS = 3600.0
-_TRAIN, _EVALUATE = "train", "evaluate"
 # What Flower's programs call what a drive hears without a client program.
-_HEARD = {"lr": "learning_rate", "local_epochs": "epochs"}
+_HEARD = {"lr": "learning_rate", "local-epochs": "epochs"}
 # Of the last round no message may show the model; the result of Flower's own loop does.
 _start_strategy = FlowerAlgorithm.start
 logging.getLogger("flwr").handlers.clear()  # the console of csd-emu has what it logs
@@ -160,20 +159,31 @@ class CsdGrid(Grid):  # type: ignore[misc]
         parts = {part.device: part for part in contributions}
         for device, message in self._asked.items():
             part = parts.get(device)
-            content = flower.Error(0, f"{device} returned nothing in time") if part is None else _to_content(part)
+            content = (
+                flower.Error(0, f"{device} returned nothing in time")
+                if part is None
+                else flower.RecordDict(
+                    {
+                        "arrays": _to_record(part.weights),
+                        "metrics": flower.MetricRecord(
+                            {"num-examples": part.samples, "train_loss": part.loss, **part.metrics}
+                        ),
+                    }
+                )
+            )
             self._replies[message.metadata.message_id] = flower.Message(content, reply_to=message)
         self._asked, self.arrays, self.rounds = {}, None, self.rounds + 1
         self._answers.put(True)
 
     def _push(self, message: flower.Message) -> str:
         kind, device = message.metadata.message_type, self._devices.get(message.metadata.dst_node_id, "")
-        if kind not in (_TRAIN, _EVALUATE) or not device:
+        if kind not in ("train", "evaluate") or not device:
             raise _refusal(f"sends {kind!r} to node {message.metadata.dst_node_id}; drives hear train and evaluate")
         if len(records := list(message.content.array_records.values())) != 1:
             raise _refusal(f"sends {len(records)} ArrayRecords in a message; send one, the model's weights by name")
         self._sent += 1
         name = message.metadata.__dict__["_message_id"] = str(self._sent)
-        if kind == _TRAIN:
+        if kind == "train":
             if device in self._asked or (self._asked and records[0] != self.arrays):
                 raise _refusal("sends a drive two train messages at once, or drives different weights; send all one")
             self._asked[device] = message
@@ -224,8 +234,7 @@ class FlowerStrategy(Stateless):
             PluginFailed: it has ended.
         """
         if self._grid.ended:
-            rounds = self._grid.rounds
-            raise _refusal(f"ended after {rounds} rounds of {self._start.rounds}; write rounds: {rounds} in the job")
+            raise _refusal(f"ended after {self._grid.rounds} rounds of {self._start.rounds}; give the job so many")
         said, devices = self._grid.tell(drives), list(self._start.devices)
         if self._start.has_client:
             shared = {**self._run_config, "num-partitions": len(devices)}
@@ -240,8 +249,8 @@ class FlowerStrategy(Stateless):
     def _plain(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a drive without a client program hears; the round, and the job's proximal term, it knows."""
         known = "server-round", "proximal-mu" if said.get("proximal-mu") == self.proximal else ""
-        plain = {name.replace("-", "_"): value for name, value in said.items() if name not in known}
-        return {_HEARD.get(name, name): value for name, value in plain.items()}
+        plain = {name: value for name, value in said.items() if name not in known}
+        return {_HEARD.get(name, name.replace("-", "_")): value for name, value in plain.items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Refuse: what a program keeps between rounds is its own.
@@ -257,8 +266,8 @@ def adapt(target: Any) -> Any:
 
     def make_of_app(run_config: dict[str, bool | int | float | str] | None = None) -> FlowerStrategy:
         def program(grid: CsdGrid, start: FirstRound) -> None:
-            config = {"num-server-rounds": start.rounds} | (run_config or {})
-            target(grid, flower.Context(1, 1, node_config={}, state=flower.RecordDict(), run_config=config))
+            settings = {"num-server-rounds": start.rounds} | (run_config or {})
+            target(grid, flower.Context(1, 1, node_config={}, state=flower.RecordDict(), run_config=settings))
 
         return FlowerStrategy(program, run_config or {})
 
@@ -290,11 +299,6 @@ FlowerAlgorithm.start = _note_result
 
 def _refusal(what: str) -> PluginFailed:
     return PluginFailed(f"strategy: the ServerApp {what}", "strategy")
-
-
-def _to_content(part: Contribution) -> flower.RecordDict:
-    metrics = {"num-examples": part.samples, "train_loss": part.loss, **part.metrics}
-    return flower.RecordDict({"arrays": _to_record(part.weights), "metrics": flower.MetricRecord(metrics)})
 
 
 def _to_record(arrays: Mapping[str, Array]) -> flower.ArrayRecord:

@@ -64,8 +64,11 @@ class UserStrategy:
         return self._weights("aggregate", lambda: self._strategy.aggregate(weights, parts), global_weights)
 
     def _first_weights(self, start: FirstRound) -> dict[str, Array]:
-        given = replace(start, weights=_read_only(start.weights))
-        return self._weights("first_weights", lambda: self._strategy.first_weights(given), start.weights)
+        return self._weights(
+            "first_weights",
+            lambda: self._strategy.first_weights(replace(start, weights=_read_only(start.weights))),
+            start.weights,
+        )
 
     def _weights(self, what: str, call: Callable[[], object], before: Mapping[str, Array]) -> dict[str, Array]:
         after = self._plugin.guard(what, call)

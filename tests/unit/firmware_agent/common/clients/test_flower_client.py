@@ -10,7 +10,6 @@ import pytest
 from torch import nn
 
 from firmware_agent.common.clients.client_program import ClientProgram
-from firmware_agent.common.clients.flower_client import drive_round
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.shipped_code import ShippedCode
 
@@ -18,7 +17,6 @@ pytest.importorskip("flwr")
 APP = """
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from firmware_agent.common.clients.flower_client import drive_round
 
 app = ClientApp()
 
@@ -31,7 +29,7 @@ def train(message, context):
 REPLY = """
     rounds = context.state["kept"]["rounds"] + 1 if "kept" in context.state else 1
     context.state["kept"] = MetricRecord({"rounds": rounds})
-    figures = {"train_loss": 0.5, "num-examples": drive_round().samples, "lr": config["lr"], "rounds": rounds}
+    figures = {"train_loss": 0.5, "num-examples": context.csd.samples, "lr": config["lr"], "rounds": rounds}
     figures["place"] = context.node_config.get("partition-id", -1)
     figures["epochs"] = context.run_config.get("local-epochs", -1)
     return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(figures)}), reply_to=message)
@@ -77,10 +75,3 @@ def test_without_flower_on_the_host_it_has_no_place() -> None:
 def test_a_reply_that_cannot_be_returned_is_refused(body: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         run(body, {"lr": 0.1}, {})
-
-
-def test_a_round_is_there_in_training_alone() -> None:
-    from contextvars import Context
-
-    with pytest.raises(LookupError):
-        Context().run(drive_round)

@@ -91,7 +91,7 @@ def test_a_program_gives_the_first_weights_and_makes_those_of_each_round(folder:
         after = strategy.aggregate(WEIGHTS, [part(DRIVES[0], value, 30), part(DRIVES[1], value + 4, 10)])
         assert after["w"].tolist() == [value + 1, value + 1]
         assert after["n"].dtype == np.int64
-    with pytest.raises(PluginFailed, match="ended after 2 rounds of 2; write rounds: 2"):
+    with pytest.raises(PluginFailed, match="ended after 2 rounds of 2; give the job so many"):
         strategy.configure(3, histories())
 
 
