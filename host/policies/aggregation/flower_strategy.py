@@ -120,8 +120,8 @@ class CsdGrid(Grid):  # type: ignore[misc]
         """End the program if it waits for drives."""
         self._answers.put(False)
 
-    def await_model(self) -> dict[str, Array]:
-        """Let the program work until it waits for drives or ends; return its model.
+    def await_model(self, let: Callable[[], None]) -> dict[str, Array]:
+        """Call what lets the program work, until it waits for drives or ends; return its model.
 
         Raises:
             PluginFailed: it does neither, or has sent no model.
@@ -129,6 +129,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
         """
         try:
             with contextlib.redirect_stdout(sys.stderr):  # what the program prints is no output of the command's
+                let()
                 turn = self._turns.get(timeout=_MOST_SECONDS)
         except Empty:
             raise _refusal(f"has asked nothing of the drives for {_MOST_SECONDS:.0f} s; does a loop not end?") from None
@@ -154,8 +155,8 @@ class CsdGrid(Grid):  # type: ignore[misc]
             if device in drives
         }
 
-    def answer(self, contributions: Sequence[Contribution]) -> None:
-        """Reply to the messages of a round."""
+    def answer(self, contributions: Sequence[Contribution]) -> dict[str, Array]:
+        """Reply to the messages of a round; return the model that the program makes of that."""
         parts = {part.device: part for part in contributions}
         for device, message in self._asked.items():
             part = parts.get(device)
@@ -173,7 +174,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
             )
             self._replies[message.metadata.message_id] = flower.Message(content, reply_to=message)
         self._asked, self.arrays, self.rounds = {}, None, self.rounds + 1
-        self._answers.put(True)
+        return self.await_model(lambda: self._answers.put(True))
 
     def _push(self, message: flower.Message) -> str:
         kind, device = message.metadata.message_type, self._devices.get(message.metadata.dst_node_id, "")
@@ -224,8 +225,8 @@ class FlowerStrategy(Stateless):
         """Start the program, and return the weights that it sends first."""
         self._grid, self._start = CsdGrid(start), start
         weakref.finalize(self, self._grid.close).atexit = False
-        threading.Thread(target=self._grid.serve, args=(self._program,), name="ServerApp", daemon=True).start()
-        return self._grid.await_model()
+        thread = threading.Thread(target=self._grid.serve, args=(self._program,), name="ServerApp", daemon=True)
+        return self._grid.await_model(thread.start)
 
     def configure(self, number: int, drives: Mapping[str, DriveHistory]) -> dict[str, dict[str, Any]]:
         """Return what the program says to each drive that it asks.
@@ -243,8 +244,7 @@ class FlowerStrategy(Stateless):
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the weights that the program makes of what drives returned."""
-        self._grid.answer(contributions)
-        return self._grid.await_model()
+        return self._grid.answer(contributions)
 
     def _plain(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a drive without a client program hears; the round, and the job's proximal term, it knows."""
@@ -280,7 +280,7 @@ def adapt(target: Any) -> Any:
         return FlowerStrategy(program, {}, getattr(algorithm, "proximal_mu", 0.0))
 
     if isinstance(target, type) and issubclass(target, FlowerAlgorithm):
-        functools.update_wrapper(make_of_algorithm, target.__init__)
+        functools.update_wrapper(make_of_algorithm, target.__init__)  # type: ignore[misc]
         make_of_algorithm.__signature__ = inspect.signature(target)  # type: ignore[attr-defined]
         return make_of_algorithm
     return make_of_app if isinstance(target, ServerApp) else target

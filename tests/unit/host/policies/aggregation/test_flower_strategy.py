@@ -46,7 +46,7 @@ def main(grid, context):
 LOOP = "    FedAvg(fraction_evaluate={}).start(grid, FIRST, num_rounds=context.run_config['num-server-rounds'])\n"
 
 
-def strategy_of(folder: Path, body: str, **options: Any) -> UserStrategy:
+def strategy_of(folder: Path, body: str, **options: Any) -> Any:
     """The strategy of a program with this text in its main function."""
     (folder / "server_app.py").write_text(BEGIN + body, encoding="utf-8")
     section = UserSection.model_validate({"name": "server_app.py:app", **options})
@@ -59,7 +59,7 @@ def plugin_of(name: str, **options: Any) -> Plugin:
     return load_plugin(STRATEGY, section, Path())
 
 
-def flowers(name: str, **options: Any) -> UserStrategy:
+def flowers(name: str, **options: Any) -> Any:
     return UserStrategy(plugin_of(name, **options), 0.9, ["w"])
 
 
