@@ -32,14 +32,14 @@ class StrategyRounds:
         self.strategy, self.name, self.plans = strategy, name, hasattr(strategy, "configure")
         self._last: dict[str, tuple[int, float, float, float]] = {}
 
-    def first_weights(self, start: FirstRound) -> Mapping[str, Array]:
+    def first_weights(self, start: FirstRound) -> dict[str, Array]:
         """Return the weights of the first round: the strategy's, or the job's.
 
         Raises:
             PluginFailed: a strategy of the user's own failed.
         """
         choose: Any = getattr(self.strategy, "first_weights", None)
-        return start.weights if choose is None else cast("Mapping[str, Array]", choose(start))
+        return dict(start.weights) if choose is None else cast("dict[str, Array]", choose(start))
 
     def plan(
         self, number: int, devices: Sequence[str], choice: RoundSelection, samples: Mapping[str, int], has_client: bool
