@@ -16,6 +16,7 @@ import functools
 import importlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -63,6 +64,7 @@ class Registry:
         renamed: former name -> name of methods that a user's class may have under either, for one release.
         given: what the program gives a class if its constructor has an argument of this name: name -> what it is.
         by_path: whether a file may also name a class by its import path.
+        adapters: package of another project -> module whose ``adapt`` returns what is made in place of its classes.
     """
 
     word: str
@@ -72,6 +74,7 @@ class Registry:
     given: Mapping[str, str] = field(default_factory=dict, hash=False)
     renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
     by_path: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def register(self, name: str, summary: str, *, offered: bool = True) -> Callable[[Registered], Registered]:
         """Return the decorator that makes a class of `package` the built-in `name`; all arguments are literals.
@@ -132,6 +135,12 @@ class Registry:
             raise PluginError(f"{self.word} {name!r}: cannot be imported: {error!r}") from error
         self.check_class(kind, name)
         return kind
+
+    def adapt(self, target: Any) -> Any:
+        """Return what a class, function or object that a file names by its path stands for."""
+        for module in (module for package, module in self.adapters.items() if package in sys.modules):
+            target = importlib.import_module(module).adapt(target)
+        return target
 
     def check_class(self, kind: Any, name: str) -> None:
         """Return if a class has the methods that its kind needs.

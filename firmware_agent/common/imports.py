@@ -1,8 +1,9 @@
 """Rules for ``package.module:name`` in a file from elsewhere: a class or function of an installed package.
 
 Not the standard library, whose functions run programs, not csd-emu itself, and not what csd-emu is installed with:
-that is on every machine, whoever wrote the file, and reads pickles and evaluates text. Of torch, its modules may be
-named. Nor what only happens to be in a module because it was imported there. At the end, modules that moved.
+that is on every machine, whoever wrote the file, and reads pickles and evaluates text. Of torch its modules may be
+named, of Flower its strategies. Nor what only happens to be in a module because it was imported there. At the end,
+modules that moved.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _OWN = frozenset({"csd_emu", "csd_lab", "firmware_agent", "host"})
-_SELF, _TORCH = "csd-emu", "torch"
+_SELF = "csd-emu"
+# Packages that csd-emu is installed with, and whose classes of one kind may be named all the same.
+_BASES = {"torch": ("torch.nn", "Module"), "flwr": ("flwr.serverapp.strategy", "Strategy")}
+# Flower's programs are objects, which a module of the user's makes.
+_APPS = {("flwr.serverapp.server_app", "ServerApp"), ("flwr.clientapp.client_app", "ClientApp")}
 # Beside what csd-emu's metadata says that it needs; a drive may have none.
 _ALWAYS = frozenset(
     {"click", "fsspec", "grpc", "jinja2", "joblib", "mpmath", "msgspec", "networkx", "numpy", "pip", "pkg_resources"}
@@ -69,7 +74,7 @@ def check_outside(where: str) -> str:
         raise ValueError(f"{parts[0]} is in Python's standard library, where nothing may be named; name your own")
     if parts[0] in _OWN:
         raise ValueError(f"{parts[0]} is csd-emu's own, where nothing may be named; use a built-in name, or your own")
-    if parts[0] != _TORCH and _is_dependency(parts[0]):
+    if parts[0] not in _BASES and _is_dependency(parts[0]):
         raise ValueError(f"{parts[0]} is one of csd-emu's own dependencies, where nothing may be named; name your own")
     return parts[0]
 
@@ -90,6 +95,8 @@ def import_named(where: str, name: str) -> Any:
 def _defined_in(module: types.ModuleType, top: str, name: str) -> Any:
     """Return the class or function `name` of a module of the package `top` (see `import_named`)."""
     target = operator.attrgetter(name)(module)
+    if (type(target).__module__, type(target).__name__) in _APPS and top not in _BASES:
+        return target
     check_target(target, name)
     home = str(target.__module__).partition(".")[0]
     if home != top and not _owners(home) & _owners(top):
@@ -147,11 +154,10 @@ def check_target(target: Any, name: str) -> None:
     if not (inspect.isclass(target) or inspect.isfunction(target)):
         raise ValueError(f"{name} is {type(target).__name__} and not callable as a class or function of its own")
     home = check_outside(str(target.__module__))
-    if home == _TORCH:
-        from torch import nn
-
-        if not (inspect.isclass(target) and issubclass(target, nn.Module)):
-            raise ValueError(f"{name} is torch's, and no class of a torch.nn.Module; name one, or write it in a file")
+    if home in _BASES:
+        module, base = _BASES[home]
+        if not (inspect.isclass(target) and issubclass(target, getattr(importlib.import_module(module), base))):
+            raise ValueError(f"{name} is {home}'s, and no class of a {module}.{base}; name one, or write it in a file")
 
 
 @functools.lru_cache(maxsize=64)

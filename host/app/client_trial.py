@@ -32,7 +32,7 @@ from host.config.plugins.kinds import CLIENT
 from host.config.plugins.plugin_loading import describe_error
 from host.config.resolve import Plugins
 from host.core.tensor_sums import first_not_finite, in_precision
-from host.policies.aggregation import Contribution, DriveHistory, Strategy, make_strategy
+from host.policies.aggregation import Contribution, DriveHistory, FirstRound, Strategy, make_strategy
 from host.training.job_inputs import JobInputs
 from host.training.round_exchange import job_frame
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
@@ -112,7 +112,7 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
     parts = [
         Contribution(weights | reply.weights, _RECORDS, 1, device, reply.extras, reply.metrics) for device in names
     ]
-    if len(parts) >= tried.least_contributions:
+    if len(parts) >= tried.least_contributions and not hasattr(tried, "first_weights"):
         try:
             tried.aggregate(weights, parts)
         except (CsdError, KeyError) as error:
@@ -156,9 +156,13 @@ def _choose(job: JobConfig, plugins: Plugins, strategy: Strategy) -> ShippedCode
 def _configure(inputs: JobInputs, strategy: Any, drives: list[str], has_client: bool) -> dict[str, Instruction]:
     if not hasattr(strategy, "configure"):
         return dict.fromkeys(drives, AS_USUAL)
+    job, judge = inputs.job, inputs.evaluator
     try:
+        if hasattr(strategy, "first_weights"):
+            weights = in_precision(judge.initial_weights(), job.chosen_precision)
+            strategy.first_weights(FirstRound(drives, weights, job.rounds, job.seed, has_client, judge.evaluate))
         said = strategy.configure(1, {device: DriveHistory(device, _RECORDS) for device in drives})
-        return read_instructions(said, drives, inputs.job.strategy.name, has_client)
+        return read_instructions(said, drives, job.strategy.name, has_client)
     except PluginFailed as error:
         raise PluginError(str(error)) from error
 

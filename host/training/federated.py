@@ -18,7 +18,7 @@ from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
 from host.core.tensor_sums import first_not_finite, in_precision, round_weights
-from host.policies.aggregation import Contribution, Directions, make_strategy
+from host.policies.aggregation import Contribution, Directions, FirstRound, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
 from host.training.accounting import Accountant, Lateness, StepAccount
 from host.training.device_conduct import diverged
@@ -63,6 +63,12 @@ class FederatedTraining:
         parameters = frozenset(self._weights).difference(self._structure.buffers)
         strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugin)
         self._strategy = StrategyRounds(strategy, job.strategy.name)
+        self._weights = self._strategy.first_weights(
+            FirstRound(
+                *(self._devices, self._weights, job.rounds, job.seed, exchange.contract is not None),
+                judge=evaluator.evaluate,
+            )
+        )
         # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
         self._directions = Directions(parameters) if strategy.least_contributions > 1 else None
 

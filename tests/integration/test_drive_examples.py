@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from csd_lab.bench.drive.bench_drive import EXAMPLES
+from csd_lab.bench.drive.bench_drive import EXAMPLES, FLOWER
 from tests import ROOT
 from tests.support.commands import Done, Workshop
 
@@ -19,8 +19,10 @@ def lines_of(name: str) -> int:
     return sum(len(path.read_text().splitlines()) for path in (ROOT / "examples" / name).glob("*.py"))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [*EXAMPLES, FLOWER])
 def test_an_example_is_short_and_learns(name: str, workshop: Workshop, csd_emu: Command) -> None:
+    if name == FLOWER:
+        pytest.importorskip("flwr")
     assert lines_of(name) <= MOST_LINES
     folder = Path(shutil.copytree(ROOT / "examples" / name, workshop.folder / name))
     done = csd_emu("run", folder / "job.yaml", "--array", folder / "array.yaml", "--runs", workshop.runs, "--json")

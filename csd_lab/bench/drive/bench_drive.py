@@ -24,6 +24,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import packaged_folder
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.drive.client_rounds import largest_difference, plain_scaffold, run_client_rounds
+from csd_lab.bench.drive.flower_curve import MISSING, can_simulate, curve_differences
 from csd_lab.bench.drive.in_place import gradient_difference, run_in_place
 from csd_lab.bench.drive.modelled_error import modelled_errors
 from csd_lab.bench.harness import (
@@ -44,6 +45,8 @@ from host.policies.aggregation.scaffold import Scaffold
 from host.training.round_exchange import prepare_device
 
 EXAMPLES = ("language-model", "regression", "segmentation", "lora", "optimizer", "scaffold", "fedbn", "energy", "noise")
+FLOWER = "flower"
+"""The example that needs Flower, and is left out where it is not installed."""
 # A loop as a user writes it.
 HOOK = """def train(model, csd):
     optimizer = csd.optimizer()
@@ -66,7 +69,7 @@ JOB: dict[str, Any] = {
     "client": "hook.py:train",
     "rounds": 6,
 }
-RUNS = 3
+RUNS, CURVE_SEEDS = 3, 5
 
 
 def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
@@ -74,30 +77,41 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
 
     With `--quick` the examples on native drives and the arithmetic alone.
 
-    Figures: `examples_passed`: share of the nine examples that train and lower their loss, on native drives; the tests
-    run them on virtual machines too. `longest_example_lines` of Python. `scaffold_difference`: the larger of the
-    built-in and the hand-written SCAFFOLD's differences to plain torch after five rounds on four unequal shards, over
-    the largest weight, in float64. `lm_gradient_difference`: of one synchronous step of the language model over all
-    its records on four native drives of two kinds, the gradient's largest difference to one process's, over the
-    largest; float64. `in_place_record_bytes`, `in_place_gradient_difference`: of a step on records that lie on three
-    native drives, see `csd_lab.bench.drive.in_place`. `hook_over_bare`: records per second of the guest's clock of a
-    client program with a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`:
-    (max - min) / mean of a drive's counted seconds over rounds of the same work, of the client program and of the
-    language model. `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel,
-    beyond those without. `modelled_over_counted_error`: of runs of the language model, the table and the segmentation
-    at batch sizes that their calibration tables do not have, the largest relative difference of a drive's modelled
-    seconds from those counted on a virtual machine; the tables are measured on another one.
+    Figures: `examples_passed`: share of the nine examples that train and lower their loss, on native drives, and of
+    Flower's where its simulation is installed; the tests run the nine on virtual machines too. `longest_example_lines`
+    of Python. `scaffold_difference`: the larger of the built-in and the hand-written SCAFFOLD's differences to plain
+    torch after five rounds on four unequal shards, over the largest weight, in float64. `lm_gradient_difference`: of
+    one synchronous step of the language model over all its records on four native drives of two kinds, the gradient's
+    largest difference to one process's, over the largest; float64. `in_place_record_bytes`,
+    `in_place_gradient_difference`: of a step on records that lie on three native drives, see
+    `csd_lab.bench.drive.in_place`. `flower_curve_difference`: of the weights of a Flower `ServerApp` after five rounds
+    of FedAvg on ten native drives, the largest difference to those of Flower's own simulation with the same shards,
+    batches and first weights, over the largest, float32; the worst of five seeds, of one with `--quick`; left out where
+    the simulation is not installed. `hook_over_bare`: records per second of the guest's clock of a client program with
+    a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`: (max - min) / mean of
+    a drive's counted seconds over rounds of the same work, of the client program and of the language model.
+    `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel, beyond those
+    without. `modelled_over_counted_error`: of runs of the language model, the table and the segmentation at batch sizes
+    that their calibration tables do not have, the largest relative difference of a drive's modelled seconds from those
+    counted on a virtual machine; the tables are measured on another one.
     """
     figures, samples = dict[str, float](), dict[str, Any]()
     root = packaged_folder("host", "examples", "examples")
     with temporary_folder() as folder:
-        passed = {name: _passes(root / name, folder / name, bench) for name in EXAMPLES}
+        names = (*EXAMPLES, FLOWER) if can_simulate() else EXAMPLES
+        passed = {name: _passes(root / name, folder / name, bench) for name in names}
         samples["examples"] = passed
         figures["examples_passed"] = sum(passed.values()) / len(passed)
-        figures["longest_example_lines"] = float(max(_lines(root / name) for name in EXAMPLES))
+        figures["longest_example_lines"] = float(max(_lines(root / name) for name in (*EXAMPLES, FLOWER)))
         figures["scaffold_difference"] = scaffold_difference(root / "scaffold" / "scaffold.py", bench.seed)
         figures["lm_gradient_difference"] = lm_gradient_difference(folder / "language-model")
         figures |= run_in_place(bench, folder / "in-place")
+        samples["flower_curve"] = MISSING
+        if can_simulate():
+            bench.progress.stage("compare weights with those of Flower's simulation")
+            seeds = range(bench.seed, bench.seed + (1 if quick else CURVE_SEEDS))
+            samples["flower_curve"] = curve_differences(folder / "curve", seeds, _run)
+            figures["flower_curve_difference"] = max(samples["flower_curve"])
         if not quick:
             measured, more = _measure_hook(bench, folder)
             figures |= measured

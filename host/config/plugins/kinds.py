@@ -12,6 +12,7 @@ STRATEGY = Registry(
     needed=("aggregate", "state", "load_state"),
     given={"parameters": "names of the weights that are trained", "momentum": "of SGD in the drives"},
     by_path=True,
+    adapters={"flwr": "host.policies.aggregation.flower_strategy"},
 )
 TUNER = Registry(
     word="tuner",
@@ -63,6 +64,7 @@ CLIENT = Registry(
     needed=("__call__",),
     given=GIVEN,
     by_path=True,
+    adapters={"flwr": "firmware_agent.common.clients.flower_client"},
 )
 OPTIMIZER = Registry(
     word="optimizer",

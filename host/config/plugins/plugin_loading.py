@@ -112,6 +112,7 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
     except user_errors() as error:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
     code = source.encode() if source is not None else _code_of(target)
+    target = kind.adapt(target)
     options = read_options(target, section.options, kind.given, kind.word)
     return Plugin(kind, section.name, target, options, source, hashlib.sha256(code).hexdigest() if code else "")
 

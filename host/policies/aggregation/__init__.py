@@ -19,7 +19,7 @@ from host.policies.aggregation.krum import Krum, MultiKrum
 from host.policies.aggregation.median import Median, TrimmedMean
 from host.policies.aggregation.private_fedavg import PrivateFedAvg
 from host.policies.aggregation.scaffold import FedBn, Scaffold
-from host.policies.aggregation.strategy import Contribution, DriveHistory, Stateless, Strategy, check_names
+from host.policies.aggregation.strategy import Contribution, DriveHistory, FirstRound, Stateless, Strategy, check_names
 from host.policies.aggregation.update_direction import Directions
 from host.policies.aggregation.user_strategy import UserStrategy
 
@@ -36,6 +36,7 @@ __all__ = [
     "FedNova",
     "FedProx",
     "FedYogi",
+    "FirstRound",
     "Krum",
     "Median",
     "MultiKrum",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
+from host.core.learning.judgement import Judgement
 from host.core.tensor_sums import weighted_mean
 
 
@@ -65,6 +66,26 @@ class DriveHistory:
     loss: float = math.nan
 
 
+@dataclass(frozen=True)
+class FirstRound:
+    """What a strategy may know before the first round.
+
+    Attributes:
+        devices: names of all drives, in the array's order.
+        weights: name -> array, of the job's model at its beginning.
+        rounds, seed: of the job.
+        has_client: whether a client program trains.
+        judge: returns what weights are worth on the held-out records.
+    """
+
+    devices: Sequence[str]
+    weights: Mapping[str, Array]
+    rounds: int
+    seed: int
+    has_client: bool
+    judge: Callable[[Mapping[str, Array]], Judgement]
+
+
 OPTIONAL_METHODS = {"configure": 2, "exchange": 3, "evaluate": 2, "round_seconds": 1}
 """What a strategy may have beside the methods of the protocol -> how many arguments it takes."""
 
@@ -74,11 +95,12 @@ class Strategy(Protocol):
 
     It may have ``configure(round, drives)``, of drive -> `DriveHistory`, which returns drive -> what is said to it:
     name -> number, text or array. Nobody else is asked. ``epochs``, ``batch_size`` and ``learning_rate`` count in any
-    drive, all else is for a client program; ``client`` names the one that it needs. And it may have
-    ``evaluate(round, weights)``, which returns name -> number. ``exchange(round, number, tensors)``, of drive ->
-    name -> array, returns the same for all these drives: the answer to exchange 1, 2, ... that their client programs
-    ask for within a round. With ``round_seconds(finish_seconds)``, of drive -> when it is done, it says how long a
-    round takes, in which drives may be at work beyond its end.
+    drive, all else is for a client program; ``client`` names the one that it needs. It may have
+    ``evaluate(round, weights)``, which returns name -> number, and ``first_weights(start)``, of `FirstRound`, which
+    returns the weights of the first round. ``exchange(round, number, tensors)``, of drive -> name -> array, returns the
+    same for all these drives: the answer to exchange 1, 2, ... that their client programs ask for within a round. With
+    ``round_seconds(finish_seconds)``, of drive -> when it is done, it says how long a round takes, in which drives may
+    be at work beyond its end.
 
     Only trained parameters are treated as the algorithm says. Everything else in a model, such as a batch norm's
     running mean, variance and counter, is no step of an optimiser: it is averaged by samples, and integers are rounded.

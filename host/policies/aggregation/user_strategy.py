@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from firmware_agent.common.errors import PluginError, user_errors
 from firmware_agent.common.slices import Array
 from host.config.plugins.plugin_loading import Plugin, check_methods, describe_error
-from host.policies.aggregation.strategy import OPTIONAL_METHODS, Contribution
+from host.policies.aggregation.strategy import OPTIONAL_METHODS, Contribution, FirstRound
 
 _METHODS = {"aggregate": 2, "state": 0, "load_state": 1}
 
@@ -35,6 +35,8 @@ class UserStrategy:
             if hasattr(self._strategy, name):
                 check_methods(plugin, self._strategy, {name: count}, "correct its arguments")
                 setattr(self, name, partial(self._guarded, name))
+        if hasattr(self._strategy, "first_weights"):
+            self.first_weights = self._first_weights
 
     @property
     def client(self) -> str | None:
@@ -57,12 +59,21 @@ class UserStrategy:
             replace(part, weights=_read_only(part.weights), tensors=_read_only(part.tensors)) for part in contributions
         ]
         weights = _read_only(global_weights)
-        after = self._plugin.guard("aggregate", lambda: self._strategy.aggregate(weights, parts))
-        if not isinstance(after, Mapping) or set(after) != set(global_weights):
-            raise self._plugin.failed(f"aggregate must return {_names(global_weights)}, not {_names(after)}")
+        return self._weights("aggregate", lambda: self._strategy.aggregate(weights, parts), global_weights)
+
+    def _first_weights(self, start: FirstRound) -> dict[str, Array]:
+        return self._weights(
+            "first_weights",
+            lambda: self._strategy.first_weights(replace(start, weights=_read_only(start.weights))),
+            start.weights,
+        )
+
+    def _weights(self, what: str, call: Callable[[], object], before: Mapping[str, Array]) -> dict[str, Array]:
+        after = self._plugin.guard(what, call)
+        if not isinstance(after, Mapping) or set(after) != set(before):
+            raise self._plugin.failed(f"{what} must return {_names(before)}, not {_names(after)}")
         checked: dict[str, Array] = self._plugin.guard(
-            "aggregate",
-            lambda: {name: self._like(name, after[name], old) for name, old in global_weights.items()},
+            what, lambda: {name: self._like(what, name, after[name], old) for name, old in before.items()}
         )
         return checked
 
@@ -88,11 +99,11 @@ class UserStrategy:
         """
         self._plugin.guard_load(lambda: self._strategy.load_state(dict(state)))
 
-    def _like(self, name: str, after: object, before: Array) -> Array:
+    def _like(self, what: str, name: str, after: object, before: Array) -> Array:
         array = np.asarray(after)  # may raise: a ragged list, a tensor that requires its gradient
         if array.shape != before.shape or array.dtype.kind not in "biuf":
             raise self._plugin.failed(
-                f"aggregate returned {name} with shape {array.shape} and type {array.dtype}, the "
+                f"{what} returned {name} with shape {array.shape} and type {array.dtype}, the "
                 f"weights have {before.shape} and {before.dtype}"
             )
         if before.dtype.kind in "iu" and array.dtype.kind == "f":
@@ -101,7 +112,7 @@ class UserStrategy:
             cast = np.asarray(array, before.dtype)
         if not np.isfinite(array).all() or not np.isfinite(cast).all():
             raise self._plugin.failed(
-                f"aggregate returned {name} with values that are no finite {before.dtype}; check for "
+                f"{what} returned {name} with values that are no finite {before.dtype}; check for "
                 "divisions by 0 and for learning rates that are too high"
             )
         return cast

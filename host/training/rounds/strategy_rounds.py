@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from firmware_agent.common.clients.client_program import EXTRA, MOST_METRICS
 from firmware_agent.common.errors import PluginFailed
 from firmware_agent.common.slices import Array
 from host.config.participation import RoundSelection
 from host.core.records import DeviceRound
-from host.policies.aggregation import Contribution, DriveHistory, Strategy
+from host.policies.aggregation import Contribution, DriveHistory, FirstRound, Strategy
 from host.training.rounds.client_contract import Instruction, read_instructions
 from host.training.rounds.drive_meeting import Brought
 from host.training.rounds.round_answer import RoundAnswer
@@ -32,6 +32,15 @@ class StrategyRounds:
         """Begin without a round."""
         self.strategy, self.name, self.plans = strategy, name, hasattr(strategy, "configure")
         self._last: dict[str, tuple[int, float, float, float]] = {}
+
+    def first_weights(self, start: FirstRound) -> dict[str, Array]:
+        """Return the weights of the first round: the strategy's, or the job's.
+
+        Raises:
+            PluginFailed: a strategy of the user's own failed.
+        """
+        choose: Any = getattr(self.strategy, "first_weights", None)
+        return dict(start.weights) if choose is None else cast("dict[str, Array]", choose(start))
 
     def plan(
         self, number: int, devices: Sequence[str], choice: RoundSelection, samples: Mapping[str, int], has_client: bool
