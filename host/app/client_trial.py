@@ -149,6 +149,7 @@ def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> Clie
         lambda places: {name: column[places] for name, column in dataset.fields.items()},
         lambda _: np.arange(_RECORDS),
         _RECORDS,
+        prepare=objective.prepare,
     )
     begun = ClientRound(
         *(1, model, objective, records, (1, min(job.batch_size, _RECORDS))),

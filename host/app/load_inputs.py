@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+import torch
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.registry import Registry
-from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.losses.objective import ObjectiveSpec
+from firmware_agent.common.datafiles.record_set import LENGTH, ragged_fields
+from firmware_agent.common.errors import ConfigurationError, CsdError, DataError, ModelError, user_errors
+from firmware_agent.common.folded_traceback import describe_error
+from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
-from host.config.plugins.kinds import LOSS
+from host.config.plugins.kinds import AUGMENT, COLLATE, LOSS
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import BuiltInSection, UserSection
 from host.config.resolve import NO_PLUGINS, Plugins
@@ -62,20 +68,55 @@ def shipped_code(
     return ShippedCode(name, None if plugin is None else plugin.source, plain_options(kind.word, named.options))
 
 
-def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> ObjectiveSpec:
-    """Return what a job minimises: by its own loss or that of the user, else by what its data have.
+def choose_objective(job: JobConfig, dataset: Dataset, plugins: Plugins) -> ObjectiveSpec:
+    """Return what a job minimises, of which batches: by its own loss or that of the user, else by what its data have.
 
     Raises:
-        ConfigurationError: the data do not say it, or the job cuts a model that has another loss than that of classes.
+        ConfigurationError: the data do not say it, no batches can be made of them, or the job cuts a model that has
+            another loss than that of classes.
     """
-    code = shipped_code(LOSS, job.loss, loss)
+    code = shipped_code(LOSS, job.loss, plugins.loss)
     found = default_objective(dataset) if code is None else with_loss(dataset, code)
+    own = {each.name: each for each in plugins.augment}
+    augment = [code for each in job.augment if (code := shipped_code(AUGMENT, each, own.get(each.name))) is not None]
+    found = replace(found, augment=tuple(augment), collate=shipped_code(COLLATE, job.collate, plugins.collate))
+    _try_batch(job, dataset, found)
     if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
         raise ConfigurationError(
             f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "
             f"{found.loss.name}, of {dataset.name}; leave placement out"
         )
     return found
+
+
+def _try_batch(job: JobConfig, dataset: Dataset, spec: ObjectiveSpec) -> None:
+    """Make a batch of two records: of the shortest and the longest, if they differ in length.
+
+    Raises:
+        ConfigurationError: it cannot be made, or the job does something that needs records as they are stored.
+    """
+    lengths = {name: dataset.fields[name + LENGTH] for name in ragged_fields(dataset.fields)}
+    for name, counts in lengths.items() if spec.collate is None else ():
+        raise DataError(
+            f"data.source: {dataset.name}: field {name} has {counts.min()} to {counts.max()} values in a record; write "
+            "collate: pad, or collate: my_collate.py:function of your own, or give all records one length"
+        )
+    keys = {"collate": spec.collate, "augment": spec.augment, "data.input": spec.input_fields[1:]}
+    used = [key for key, value in keys.items() if value]
+    if used and (job.placement != "none" or (spec.collate and job.sync.batch_norm == "synchronised")):
+        raise ConfigurationError(
+            f"{used[0]}: placement, and of collate sync.batch_norm: synchronised, are of models that take one field of "
+            "records as stored; leave one of them out"
+        )
+    order = np.argsort(next(iter(lengths.values()), np.arange(len(dataset))))
+    batch: Batch = {name: column[order[[0, -1]]] for name, column in dataset.fields.items()}
+    for step in Objective.of_spec(spec).steps:
+        try:
+            batch = step.run(batch, torch.Generator().manual_seed(job.seed))
+        except CsdError:
+            raise
+        except user_errors() as error:
+            raise ModelError(f"{step.told}: failed in a trial on two records: {describe_error(error)}") from error
 
 
 def make_inputs(
@@ -96,7 +137,7 @@ def make_inputs(
         store: the calibration tables.
         dataset: the job's.
         evaluator: of the model, if it is built already.
-        plugins: the user's own loss, metrics and deal of records.
+        plugins: the user's own code.
 
     Raises:
         CalibrationError: the array's clock needs a table that is missing.
@@ -104,7 +145,7 @@ def make_inputs(
         ModelError: the model cannot be built, or does not take the data.
     """
     models, cycles = find_models(config, spec, dataset.shape, store), find_cycles(config, spec, dataset.shape, store)
-    objective = choose_objective(job, dataset, plugins.loss)
+    objective = choose_objective(job, dataset, plugins)
     metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
     judge = evaluator or Evaluator(
         spec, dataset, job.seed, objective, metrics, ModelStart(job.initial_weights, tuple(job.freeze))

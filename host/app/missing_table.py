@@ -35,7 +35,8 @@ def measure_missing(config: ArrayConfig, job: JobConfig, spec: ShippedCode, path
     dataset, store = load_job_dataset(job), find_tables(config)
     if not dataset.are_images:
         raise ConfigurationError(
-            f"calibrate: {spec.name} takes {dataset.input_field}, and tables are of models of images; leave it out"
+            f"calibrate: {spec.name} takes {' and '.join(dataset.input_fields)}, and tables are of models of images; "
+            "leave it out"
         )
     shape = dataset.shape
     if all(store.find(spec, shape, profile) for profile in native):

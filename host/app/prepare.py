@@ -136,8 +136,9 @@ class RunRequest(JobInputs):
             return None
         if not self.dataset.are_images:
             return (
-                f"calibration tables are of models of images, and {self.spec.name} takes {self.dataset.input_field}: "
-                "seconds are this machine's (wall) and say nothing of a drive; on virtual machines they are counted"
+                f"calibration tables are of models of images, and {self.spec.name} takes "
+                f"{' and '.join(self.dataset.input_fields)}: seconds are this machine's (wall) and say nothing of a "
+                "drive; on virtual machines they are counted"
             )
         seconds = plan_table(self.evaluator.layers(), self.job.batch_size).wall_seconds
         return (

@@ -92,9 +92,15 @@ def job_frame(
         # Longer than the host's own: it gives up whom a drive waits for, not the drive.
         deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
         cut=cut,
-        input_field=objective.input_field,
-        loss=Code(objective.loss.name, objective.loss.source, dict(objective.loss.arguments)),
+        input_fields=list(objective.input_fields),
+        loss=_sent(objective.loss),
+        collate=None if objective.collate is None else _sent(objective.collate),
+        augment=[_sent(each) for each in objective.augment],
     )
+
+
+def _sent(code: ShippedCode) -> Code:
+    return Code(code.name, code.source, dict(code.arguments))
 
 
 def _optimiser_code(job: JobConfig, own: Plugin | None) -> Code | None:

@@ -149,7 +149,7 @@ def lm_gradient_difference(folder: Path) -> float:
     alone = build_model(prepared.spec).train().double()
     objective = Objective.of_spec(prepared.objective, "float64")
     batch = prepared.dataset.fields
-    objective.loss_of(alone(objective.inputs(batch)), batch).backward()  # type: ignore[no-untyped-call]
+    objective.loss_of(alone(*objective.inputs(batch)), batch).backward()  # type: ignore[no-untyped-call]
     pairs = [
         (parameter.grad.numpy(), parameter.detach().numpy() - stepped[name])
         for name, parameter in alone.named_parameters()

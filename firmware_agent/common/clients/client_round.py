@@ -16,7 +16,7 @@ from firmware_agent.common.errors import ModelError
 from firmware_agent.common.losses.objective import Batch, Objective
 
 TensorBatch = Mapping[str, torch.Tensor]
-"""Field -> (records, ...) values, as stored."""
+"""Field -> (records, ...) values."""
 Setting = int | float | str | bool
 
 _PHASES = ("forward", "backward", "update")
@@ -63,12 +63,14 @@ class ClientRecords:
         order: returns (samples,) the places of all records in the order of pass number 0, 1, ... of the round.
         samples: how many there are.
         resident: whether they lie in memory; else reading them is no device time of the program's.
+        prepare: makes the batch that model and loss take of records; None: they take them as stored.
     """
 
     take: Callable[[npt.NDArray[np.integer]], Batch]
     order: Callable[[int], npt.NDArray[np.integer]]
     samples: int
     resident: bool = True
+    prepare: Callable[[Batch], Batch] | None = None
 
 
 class Loader:
@@ -186,15 +188,15 @@ class ClientRound:
         with self._phases.named(name):
             yield
 
-    def inputs(self, batch: TensorBatch) -> torch.Tensor:
-        """Return what the model takes of a batch."""
-        return self._objective.inputs(_stored(batch))
+    def inputs(self, batch: TensorBatch) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Return what the model takes of a batch: its argument, or all of them if there are several."""
+        return found if len(found := self._objective.inputs(_stored(batch))) > 1 else found[0]
 
     def loss(self, batch: TensorBatch) -> torch.Tensor:
         """Return the job's loss of the model on a batch, a scalar; charged to ``forward``."""
         with self.phase("forward"):
             stored = _stored(batch)
-            loss = self._objective.loss_of(self.model(self._objective.inputs(stored)), stored)
+            loss = self._objective.loss_of(self.model(*self._objective.inputs(stored)), stored)
             count = len(next(iter(stored.values())))
             self._mean.add(loss, count)
         return loss
@@ -235,6 +237,9 @@ class ClientRound:
             self._phases.mark()
         self.samples, self.steps = self.samples + len(places), self.steps + 1
         self.read_bytes += sum(column.nbytes for column in batch.values())
+        if self._records.prepare is not None:
+            with self.phase("forward"):
+                batch = self._records.prepare(batch)
         return {name: torch.from_numpy(column) for name, column in batch.items()}
 
 

@@ -39,7 +39,7 @@ VOCABULARY = 7
 
 
 def objective(name: str, source: str | None = None, field: str = "x", **arguments: Any) -> Objective:
-    return Objective.of_spec(ObjectiveSpec(ShippedCode(name, source, arguments), field, 0.5), "float64")
+    return Objective.of_spec(ObjectiveSpec(ShippedCode(name, source, arguments), (field,), 0.5), "float64")
 
 
 def make_case(name: str, records: int, seed: int) -> tuple[torch.Tensor, Batch]:
@@ -106,10 +106,10 @@ def test_what_is_wrong_with_a_loss_is_named() -> None:
 
 def test_bytes_are_scaled_whole_numbers_stay_and_others_take_the_models_precision() -> None:
     own = objective("cross_entropy")
-    found = own.inputs({"x": np.array([[0, 255]], np.uint8)})
+    (found,) = own.inputs({"x": np.array([[0, 255]], np.uint8)})
     assert (found.dtype, found.tolist()) == (torch.float64, [[0.0, 127.5]])
-    assert own.inputs({"x": np.array([[300]], np.int64)}).dtype == torch.int64
-    found = own.inputs({"x": np.array([[1.5]], np.float32)})
+    assert own.inputs({"x": np.array([[300]], np.int64)})[0].dtype == torch.int64
+    (found,) = own.inputs({"x": np.array([[1.5]], np.float32)})
     assert (found.dtype, found.tolist()) == (torch.float64, [[1.5]])
 
 
