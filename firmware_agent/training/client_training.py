@@ -66,7 +66,7 @@ class ClientTraining:
         records = ClientRecords(
             loaded.take,
             lambda number: epoch_order(*self._seed, task.round, number, loaded.samples),
-            *(loaded.samples, loaded.resident, loaded.objective.prepare if loaded.objective.steps else None),
+            *(loaded.samples, loaded.resident),
         )
         begun = ClientRound(
             *(task.round, loaded.model, loaded.objective, records, (task.epochs, size)),

@@ -19,7 +19,7 @@ from firmware_agent.common.errors import (
     PluginFailed,
     user_errors,
 )
-from firmware_agent.common.frames.session_frames import Code, Train
+from firmware_agent.common.frames.session_frames import Train
 from firmware_agent.common.losses.objective import Objective
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
@@ -33,7 +33,7 @@ from host.config.resolve import Plugins
 from host.core.tensor_sums import first_not_finite, in_precision
 from host.policies.aggregation import Contribution, DriveHistory, Strategy, make_strategy
 from host.training.job_inputs import JobInputs
-from host.training.round_exchange import job_frame
+from host.training.round_exchange import code_frame, job_frame
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
 
 T = TypeVar("T")
@@ -96,8 +96,7 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
             raise ConfigurationError(
                 f"client {code.name!r} does not fit strategy {job.strategy.name}: {told}"
             ) from error
-    sent = Code(code.name, code.source, dict(code.arguments))
-    return ClientContract(sent, tuple(tensor_specs(reply.arrays)), tuple(reply.metrics))
+    return ClientContract(code_frame(code), tuple(tensor_specs(reply.arrays)), tuple(reply.metrics))
 
 
 def _choose(job: JobConfig, plugins: Plugins, strategy: Strategy) -> ShippedCode | None:
@@ -149,7 +148,6 @@ def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction) -> Clie
         lambda places: {name: column[places] for name, column in dataset.fields.items()},
         lambda _: np.arange(_RECORDS),
         _RECORDS,
-        prepare=objective.prepare,
     )
     begun = ClientRound(
         *(1, model, objective, records, (1, min(job.batch_size, _RECORDS))),

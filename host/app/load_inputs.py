@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.registry import Registry
-from firmware_agent.common.datafiles.record_set import LENGTH, ragged_fields
-from firmware_agent.common.errors import ConfigurationError, CsdError, DataError, ModelError, user_errors
-from firmware_agent.common.folded_traceback import describe_error
-from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec
+from firmware_agent.common.errors import ConfigurationError, DataError
+from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
 from host.config.plugins.kinds import AUGMENT, COLLATE, LOSS
@@ -80,43 +75,23 @@ def choose_objective(job: JobConfig, dataset: Dataset, plugins: Plugins) -> Obje
     own = {each.name: each for each in plugins.augment}
     augment = [code for each in job.augment if (code := shipped_code(AUGMENT, each, own.get(each.name))) is not None]
     found = replace(found, augment=tuple(augment), collate=shipped_code(COLLATE, job.collate, plugins.collate))
-    _try_batch(job, dataset, found)
+    for name, lengths in dataset.lengths.items() if found.collate is None else ():
+        raise DataError(
+            f"data.source: {dataset.name}: field {name} has {lengths.min()} to {lengths.max()} values in a record; "
+            "write collate: pad, or collate: my_collate.py:function of your own, or give all records one length"
+        )
+    for key, value in {"collate": found.collate, "augment": augment, "data.input": found.input_fields[1:]}.items():
+        if value and (job.placement != "none" or (key == "collate" and job.sync.batch_norm == "synchronised")):
+            raise ConfigurationError(
+                f"{key}: placement, and of collate sync.batch_norm: synchronised, are of models that take one field of "
+                "records as stored; leave one of them out"
+            )
     if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
         raise ConfigurationError(
             f"placement: the host's part of a model knows the cross_entropy of class numbers alone, and the loss is "
             f"{found.loss.name}, of {dataset.name}; leave placement out"
         )
     return found
-
-
-def _try_batch(job: JobConfig, dataset: Dataset, spec: ObjectiveSpec) -> None:
-    """Make a batch of two records: of the shortest and the longest, if they differ in length.
-
-    Raises:
-        ConfigurationError: it cannot be made, or the job does something that needs records as they are stored.
-    """
-    lengths = {name: dataset.fields[name + LENGTH] for name in ragged_fields(dataset.fields)}
-    for name, counts in lengths.items() if spec.collate is None else ():
-        raise DataError(
-            f"data.source: {dataset.name}: field {name} has {counts.min()} to {counts.max()} values in a record; write "
-            "collate: pad, or collate: my_collate.py:function of your own, or give all records one length"
-        )
-    keys = {"collate": spec.collate, "augment": spec.augment, "data.input": spec.input_fields[1:]}
-    used = [key for key, value in keys.items() if value]
-    if used and (job.placement != "none" or (spec.collate and job.sync.batch_norm == "synchronised")):
-        raise ConfigurationError(
-            f"{used[0]}: placement, and of collate sync.batch_norm: synchronised, are of models that take one field of "
-            "records as stored; leave one of them out"
-        )
-    order = np.argsort(next(iter(lengths.values()), np.arange(len(dataset))))
-    batch: Batch = {name: column[order[[0, -1]]] for name, column in dataset.fields.items()}
-    for step in Objective.of_spec(spec).steps:
-        try:
-            batch = step.run(batch, torch.Generator().manual_seed(job.seed))
-        except CsdError:
-            raise
-        except user_errors() as error:
-            raise ModelError(f"{step.told}: failed in a trial on two records: {describe_error(error)}") from error
 
 
 def make_inputs(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.record_shape import Shape, parse_shape
 from firmware_agent.common.datafiles import RecordSet, RecordSource, blocks_of
-from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, count_classes, input_of, labels_of
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, LENGTH, count_classes, input_of, labels_of
 from firmware_agent.common.errors import ConfigurationError, DataError
 from host.core.partition import Indices
 from host.core.readers.hugging_face import HUGGINGFACE
@@ -66,6 +66,11 @@ class Dataset:
     def inputs(self) -> npt.NDArray[Any]:
         """(records, ...) what the model takes first, as stored."""
         return self.fields[self.input_fields[0]]
+
+    @property
+    def lengths(self) -> dict[str, npt.NDArray[Any]]:
+        """Field whose records differ in length -> (records,) how long they are."""
+        return {name: self.fields[name + LENGTH] for name in self.fields if name + LENGTH in self.fields}
 
     @property
     def labels(self) -> npt.NDArray[np.integer] | None:

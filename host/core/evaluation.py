@@ -117,7 +117,7 @@ class Evaluator:
         self._held_out = {name: np.array(column) for name, column in dataset.held_out.items()}
         self._labels = labels_of(self._held_out)
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
-        self._records = self._objective.inputs(self._take(slice(1)))
+        self._records = self._try_records(dataset)
         self._classifies = self._check(spec, dataset)
 
     @property
@@ -207,8 +207,22 @@ class Evaluator:
 
     def _take(self, part: slice) -> Batch:
         """Return held-out records as model, loss and metrics take them."""
-        records = {name: np.array(column[part]) for name, column in self._held_out.items()}
-        return self._objective.prepare(records, training=False)
+        return self._objective.prepare(
+            {name: np.array(column[part]) for name, column in self._held_out.items()}, training=False
+        )
+
+    def _try_records(self, dataset: Dataset) -> tuple[torch.Tensor, ...]:
+        """Return a held-out record as the model takes it; of the shortest and the longest a batch is tried."""
+        order = np.argsort(next(iter(dataset.lengths.values()), np.arange(len(dataset))))
+        batch: Batch = {name: column[order[[0, -1]]] for name, column in dataset.fields.items()}
+        try:
+            for step in self._objective.steps:
+                batch = step.run(batch, torch.Generator())
+            return self._objective.inputs(self._take(slice(1)))
+        except CsdError:
+            raise
+        except user_errors() as error:
+            raise ModelError(f"{step.told}: failed in a trial on two records: {describe_error(error)}") from error
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -223,14 +237,14 @@ class Evaluator:
 
     def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
         """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
-        fields, batch = self._objective.input_fields, self._take(slice(1))
+        batch = self._take(slice(1))
         try:
             with torch.inference_mode():
                 outputs = self._model(*self._records)
         except Exception as error:  # the user's model may raise anything
             taken = " and ".join(
                 f"{'images' if field == IMAGE else field} {tuple(values.shape[1:])}"
-                for field, values in zip(fields, self._records, strict=True)
+                for field, values in zip(self._objective.input_fields, self._records, strict=True)
             )
             raise ModelError(f"model {spec.name!r} does not take {dataset.name}'s {taken}: {error}") from error
         shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else ()

@@ -93,13 +93,14 @@ def job_frame(
         deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
         cut=cut,
         input_fields=list(objective.input_fields),
-        loss=_sent(objective.loss),
-        collate=None if objective.collate is None else _sent(objective.collate),
-        augment=[_sent(each) for each in objective.augment],
+        loss=code_frame(objective.loss),
+        collate=None if objective.collate is None else code_frame(objective.collate),
+        augment=[code_frame(each) for each in objective.augment],
     )
 
 
-def _sent(code: ShippedCode) -> Code:
+def code_frame(code: ShippedCode) -> Code:
+    """Return the job's code as it is sent to drives."""
     return Code(code.name, code.source, dict(code.arguments))
 
 

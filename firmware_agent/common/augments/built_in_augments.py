@@ -23,11 +23,12 @@ class HorizontalFlip:
         import torch
 
         planes, chosen = _planes(batch), torch.rand(len(next(iter(batch.values()))), generator=generator) < 0.5
-        flipped = {
+        return {
             name: values.flip(-1).where(chosen.reshape(-1, *[1] * (values.ndim - 1)), values)
-            for name, values in planes.items()
+            if name in planes
+            else values
+            for name, values in batch.items()
         }
-        return {**batch, **flipped}
 
 
 @AUGMENTS.register("crop", "A stretch at random, of the image's own size, of each image with a margin of zeros.")
@@ -46,20 +47,23 @@ class RandomCrop:
         """Return the batch with each image, and its mask, moved by itself; what comes in is 0."""
         import torch
 
-        planes, size = _planes(batch), (len(next(iter(batch.values()))), 2)
-        moves = torch.randint(0, 2 * self._padding + 1, size, generator=generator).tolist()
-        moved = {name: torch.stack(list(map(self._move, values, moves))) for name, values in planes.items()}
-        return {**batch, **moved}
+        planes, most = _planes(batch), 2 * self._padding + 1
+        moves = torch.randint(0, most, (len(next(iter(batch.values()))), 2), generator=generator).tolist()
+        wide = {name: torch.nn.functional.pad(batch[name], [self._padding] * 4) for name in planes}
+        return {
+            name: torch.stack(
+                [
+                    record[..., top : top + values.shape[-2], left : left + values.shape[-1]]
+                    for record, (top, left) in zip(wide[name], moves, strict=True)
+                ]
+            )
+            if name in planes
+            else values
+            for name, values in batch.items()
+        }
 
-    def _move(self, values: Any, place: list[int]) -> Any:
-        """Return (..., height, width) values from a place in the margin on."""
-        from torch.nn.functional import pad
 
-        (top, left), (height, width) = place, values.shape[-2:]
-        return pad(values, [self._padding] * 4)[..., top : top + height, left : left + width]
-
-
-def _planes(batch: Mapping[str, Any]) -> dict[str, Any]:
+def _planes(batch: Mapping[str, Any]) -> set[str]:
     """Return the fields that are images, (records, channels, height, width), or lie over them, as masks do.
 
     Raises:
@@ -71,4 +75,4 @@ def _planes(batch: Mapping[str, Any]) -> dict[str, Any]:
             f"augment: flip and crop are of images, (channels, height, width), and records have {', '.join(batch)}; "
             "leave them out"
         )
-    return {name: values for name, values in batch.items() if values.ndim > 2 and values.shape[-2:] in sizes}
+    return {name for name, values in batch.items() if values.ndim > 2 and values.shape[-2:] in sizes}

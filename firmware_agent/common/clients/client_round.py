@@ -63,14 +63,12 @@ class ClientRecords:
         order: returns (samples,) the places of all records in the order of pass number 0, 1, ... of the round.
         samples: how many there are.
         resident: whether they lie in memory; else reading them is no device time of the program's.
-        prepare: makes the batch that model and loss take of records; None: they take them as stored.
     """
 
     take: Callable[[npt.NDArray[np.integer]], Batch]
     order: Callable[[int], npt.NDArray[np.integer]]
     samples: int
     resident: bool = True
-    prepare: Callable[[Batch], Batch] | None = None
 
 
 class Loader:
@@ -237,9 +235,9 @@ class ClientRound:
             self._phases.mark()
         self.samples, self.steps = self.samples + len(places), self.steps + 1
         self.read_bytes += sum(column.nbytes for column in batch.values())
-        if self._records.prepare is not None:
+        if self._objective.steps:
             with self.phase("forward"):
-                batch = self._records.prepare(batch)
+                batch = self._objective.prepare(batch)
         return {name: torch.from_numpy(column) for name, column in batch.items()}
 
 

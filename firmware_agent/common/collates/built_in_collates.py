@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from firmware_agent.common.datafiles.record_set import LENGTH, ragged_fields, target_of
+from firmware_agent.common.datafiles.record_set import LENGTH, target_of
 from firmware_agent.common.shipped_code import BuiltIns
 
 COLLATES = BuiltIns()
@@ -32,11 +32,10 @@ class Pad:
         import torch
 
         padded = dict(batch)
-        for name in ragged_fields(batch):
+        for name in [name for name in batch if name + LENGTH in batch]:
             values = batch[name][:, : max(1, int(batch[name + LENGTH].max()))]
             behind = torch.arange(values.shape[1]) >= batch[name + LENGTH][:, None]
+            behind = behind.reshape(*behind.shape, *[1] * (values.ndim - 2))
             predicted = name == target_of(batch) and not values.is_floating_point()
-            padded[name] = values.masked_fill(
-                behind.reshape(*behind.shape, *[1] * (values.ndim - 2)), self._target_fill if predicted else self._fill
-            )
+            padded[name] = values.masked_fill(behind, self._target_fill if predicted else self._fill)
         return padded

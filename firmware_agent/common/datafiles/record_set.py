@@ -98,11 +98,6 @@ def input_of(fields: Collection[str]) -> str:
     return inputs[0]
 
 
-def ragged_fields(fields: Mapping[str, Any]) -> list[str]:
-    """Return the fields, arrays or tensors, whose records differ in length: beside them stand their lengths."""
-    return [name for name in fields if name + LENGTH in fields]
-
-
 def labels_of(fields: Mapping[str, Column]) -> npt.NDArray[np.integer] | None:
     """Return (records,) the class numbers of records; None if what is to be predicted is no class."""
     labels = fields.get(target_of(fields) or "")

@@ -72,23 +72,27 @@ class BatchStep:
             BaseException: what it raised.
         """
         fields = {name: torch.from_numpy(column) for name, column in batch.items()}
-        given, found = _forms(fields), self._call(fields, *[generator] * self.draws)
-        count = {len(column) for column in batch.values()}
-        whole = isinstance(found, Mapping) and count == {
-            len(each) if isinstance(each, torch.Tensor) and each.ndim else None for each in found.values()
-        }
+        given, count = _forms(fields), len(next(iter(batch.values())))
+        found = self._call(fields, *[generator] * self.draws)
+        whole = isinstance(found, Mapping) and all(
+            isinstance(each, torch.Tensor) and each.shape[:1] == (count,) for each in found.values()
+        )
         if not whole or (self.draws and _forms(found) != given):
             wanted = "the same fields, shapes and dtypes" if self.draws else "tensors of all records, in their order"
-            raise ModelError(f"{self.told}: returned {_forms(found)} of {given}; return a mapping with {wanted}")
+            raise ModelError(f"{self.told}: returned {_forms(found)}, of {given}; return a mapping with {wanted}")
         return {str(name): values.detach().numpy() for name, values in found.items()}
 
 
 def _forms(found: Any) -> str:
-    """Return what the user's code returned, for people: names, dtypes and shapes, if it is tensors by name."""
-    if not isinstance(found, Mapping):
-        return type(found).__name__
-    forms = [f"{n} {getattr(v, 'dtype', type(v).__name__)}{list(getattr(v, 'shape', ()))}" for n, v in found.items()]
-    return ", ".join(sorted(forms)).replace("torch.", "")
+    """Return names, dtypes and shapes of a mapping of tensors; of anything else what it is."""
+    return (
+        ", ".join(
+            f"{name} {getattr(each, 'dtype', type(each).__name__)}{list(getattr(each, 'shape', ()))}"
+            for name, each in sorted(found.items())
+        ).replace("torch.", "")
+        if isinstance(found, Mapping)
+        else type(found).__name__
+    )
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,10 @@ class Objective:
         Raises:
             ModelError: code of it cannot be imported.
         """
-        augment, collate = tuple(map(_shipped, job.augment)), None if job.collate is None else _shipped(job.collate)
-        spec = ObjectiveSpec(_shipped(job.loss), tuple(job.input_fields), job.input_scale, augment, collate)
+        spec = ObjectiveSpec(
+            *(_shipped(job.loss), tuple(job.input_fields), job.input_scale, tuple(map(_shipped, job.augment))),
+            None if job.collate is None else _shipped(job.collate),
+        )
         return cls.of_spec(spec, job.precision)
 
     @classmethod
@@ -128,11 +134,10 @@ class Objective:
         Raises:
             ModelError: code of it cannot be imported.
         """
-        steps = [BatchStep("augment", each) for each in spec.augment]
-        steps += [] if spec.collate is None else [BatchStep("collate", spec.collate)]
+        named = [*(("augment", each) for each in spec.augment), ("collate", spec.collate)]
         return cls(
             *(spec.input_fields, spec.input_scale, make_code("loss", spec.loss, LOSSES), spec.loss.name),
-            *(_DTYPES[precision], tuple(steps)),
+            *(_DTYPES[precision], tuple(BatchStep(kind, code) for kind, code in named if code is not None)),
         )
 
     def prepare(self, records: Batch, training: bool = True) -> Batch:
@@ -155,12 +160,13 @@ class Objective:
             raise ModelError(
                 f"data.input: batches have no field {missing[0]!r}, but {', '.join(batch)}; name some of these"
             )
-        return tuple(self._input(torch.from_numpy(batch[name])) for name in self.input_fields)
-
-    def _input(self, values: torch.Tensor) -> torch.Tensor:
-        if values.dtype == torch.uint8:
-            return values.to(self.dtype).mul_(self.input_scale)
-        return values.to(self.dtype) if values.is_floating_point() else values
+        values = [torch.from_numpy(batch[name]) for name in self.input_fields]
+        return tuple(
+            each.to(self.dtype).mul_(self.input_scale)
+            if each.dtype == torch.uint8
+            else (each.to(self.dtype) if each.is_floating_point() else each)
+            for each in values
+        )
 
     def loss_of(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """Return the mean loss of the model's outputs over the records of a batch.

@@ -108,7 +108,9 @@ class _Table:
         target = self._columns.pop(self._target, []) if self._target else []
         arrays = {name: _join(blocks) for name, blocks in self._columns.items() if blocks}
         plain = [array for name, array in arrays.items() if name not in self._lengths]
-        fields = {field: array for name in arrays for field, array in self._split(name, arrays[name]).items()}
+        where, lengths = str(self._path), self._lengths
+        lists = [split_records(name, array, lengths[name], where) for name, array in arrays.items() if name in lengths]
+        fields = {field: array for each in lists for field, array in each.items()}
         if not self._columns and not self._target:
             raise DataError(f"{self._path}: holds no records; give a file with some")
         if not arrays or (plain and INPUT in fields) or not all(map(FIELD_NAME.fullmatch, fields)):
@@ -119,7 +121,7 @@ class _Table:
         if plain:
             fields = {INPUT: np.stack(plain, axis=1)} | fields
         if self._target and isinstance(target[0], np.ndarray):
-            fields |= self._split(self._target, _join(target))
+            fields |= split_records(self._target, _join(target), lengths[self._target], where)
         elif self._target:
             fields[self._target], names = self._read_target(target, names)
         checked = check_fields(fields, str(self._path))
@@ -135,10 +137,6 @@ class _Table:
         if labels is not None and len(fields) == 2 and labels.dtype == np.int64 and images.dtype == np.uint8:
             return RecordSet.of_images(check_images(images, str(self._path)), labels, (self._path,), names)
         return RecordSet(fields, (self._path,), names)
-
-    def _split(self, name: str, values: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        lengths = self._lengths.get(name)
-        return {} if lengths is None else split_records(name, values, lengths, str(self._path))
 
     def _take_block(self) -> None:
         for name, column in self._columns.items():

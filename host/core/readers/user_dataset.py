@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,18 +104,14 @@ def _stack(source: str, dataset: Any) -> dict[str, npt.NDArray[Any]]:
             )
         for name, value in item.items():
             columns[name].append(value)
-    return {
-        field: column
-        for name in first
-        for field, column in _join(name, columns.pop(name), f"data.source: {source}").items()
-    }
-
-
-def _join(name: str, values: Sequence[npt.NDArray[Any]], where: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the field of a value of all items, and if they differ in length that of their lengths."""
-    if not values[0].ndim:
-        return {name: np.stack(values)}
-    return split_records(name, np.concatenate(values), list(map(len, values)), where)
+    fields: dict[str, npt.NDArray[Any]] = {}
+    for name, value in first.items():
+        values = columns.pop(name)
+        lengths = [len(each) for each in values if each.ndim]
+        fields |= (
+            split_records(name, np.concatenate(values), lengths, source) if value.ndim else {name: np.stack(values)}
+        )
+    return fields
 
 
 def _form_of(item: Mapping[str, npt.NDArray[Any]], begin: int = 0) -> str:
