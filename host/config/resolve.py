@@ -84,13 +84,12 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         PluginError: one is broken, or a built-in name is declared by an installed package too.
     """
     try:
-        loss = _load(LOSS, job.loss, path)
         augment, metrics = (
             tuple(own for each in sections if (own := _load(kind, each, path)) is not None)
             for kind, sections in ((AUGMENT, job.augment), (METRIC, job.metrics or ()))
         )
         found = Plugins(
-            loss=loss,
+            loss=_load(LOSS, job.loss, path),
             metrics=metrics,
             partition=_load(PARTITION, job.data.partition.own, path),
             optimizer=_load(OPTIMIZER, job.own_optimizer, path),

@@ -232,8 +232,9 @@ class Evaluator:
         except CsdError:
             raise
         except user_errors() as error:  # it may raise anything, and must not end the program
-            told = f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
-            raise ModelFailed(told) from error
+            raise ModelFailed(
+                f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
+            ) from error
 
     def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
         """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
@@ -249,8 +250,10 @@ class Evaluator:
             raise ModelError(f"model {spec.name!r} does not take {dataset.name}'s {taken}: {error}") from error
         shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else ()
         if self._objective.loss_name == "cross_entropy" and (len(shape) < 2 or shape[1] < dataset.classes):
-            told = f"gives {shape or type(outputs).__name__}, {dataset.name} needs (1, {dataset.classes}) logits"
-            raise ModelError(f"model {spec.name!r} {told}")
+            raise ModelError(
+                f"model {spec.name!r} gives {shape or type(outputs).__name__}, {dataset.name} needs (1, "
+                f"{dataset.classes}) logits"
+            )
         what = f"loss {self._objective.loss_name!r}"
         try:
             with torch.inference_mode():
@@ -263,8 +266,7 @@ class Evaluator:
         except CsdError:
             raise
         except user_errors() as error:
-            told = f"{what} does not take what model {spec.name!r} gives"
-            raise ModelError(f"{told}: {describe_error(error)}") from error
+            raise ModelError(f"{what} does not take what model {spec.name!r} gives: {describe_error(error)}") from error
         return self._labels is not None and len(shape) == 2 and shape[1] >= max(2, dataset.classes)
 
 

@@ -33,9 +33,8 @@ class Pad:
 
         padded = dict(batch)
         for name in [name for name in batch if name + LENGTH in batch]:
-            values = batch[name][:, : max(1, int(batch[name + LENGTH].max()))]
-            behind = torch.arange(values.shape[1]) >= batch[name + LENGTH][:, None]
-            behind = behind.reshape(*behind.shape, *[1] * (values.ndim - 2))
+            values, ones = batch[name][:, : max(1, int(batch[name + LENGTH].max()))], [1] * (batch[name].ndim - 2)
+            behind = torch.arange(values.shape[1]).reshape(-1, *ones) >= batch[name + LENGTH].reshape(-1, 1, *ones)
             predicted = name == target_of(batch) and not values.is_floating_point()
             padded[name] = values.masked_fill(behind, self._target_fill if predicted else self._fill)
         return padded

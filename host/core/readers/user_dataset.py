@@ -104,14 +104,15 @@ def _stack(source: str, dataset: Any) -> dict[str, npt.NDArray[Any]]:
             )
         for name, value in item.items():
             columns[name].append(value)
-    fields: dict[str, npt.NDArray[Any]] = {}
-    for name, value in first.items():
-        values = columns.pop(name)
-        lengths = [len(each) for each in values if each.ndim]
-        fields |= (
-            split_records(name, np.concatenate(values), lengths, source) if value.ndim else {name: np.stack(values)}
-        )
-    return fields
+    return {
+        field: column
+        for name, values in columns.items()
+        for field, column in (
+            split_records(name, np.concatenate(values), [len(each) for each in values], f"data.source: {source}")
+            if values[0].ndim
+            else {name: np.stack(values)}
+        ).items()
+    }
 
 
 def _form_of(item: Mapping[str, npt.NDArray[Any]], begin: int = 0) -> str:
