@@ -83,8 +83,8 @@ def choose_objective(job: JobConfig, dataset: Dataset, plugins: Plugins) -> Obje
     for key, value in {"collate": found.collate, "augment": augment, "data.input": found.input_fields[1:]}.items():
         if value and (job.placement != "none" or (key == "collate" and job.sync.batch_norm == "synchronised")):
             raise ConfigurationError(
-                f"{key}: placement, and of collate sync.batch_norm: synchronised, are of models that take one field of "
-                "records as stored; leave one of them out"
+                f"{key}: {'sync.batch_norm: synchronised' if job.placement == 'none' else 'placement'} is of models "
+                "that take one field of records as stored; leave one of the two out"
             )
     if job.placement != "none" and (dataset.labels is None or found.loss != ShippedCode("cross_entropy")):
         raise ConfigurationError(

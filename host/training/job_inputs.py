@@ -87,4 +87,9 @@ class JobInputs(JobData):
             f"{other} updates the weights there: seconds of updates are SGD's"
         )
         differs = self.job.mode == "federated" and (not self.job.by_sgd or self.job.clip_norm is not None)
-        return [mixed] * (len(clocks) > 1) + [updates] * (differs and MODELLED in clocks)
+        batches = (
+            f"{', '.join(clocks.get(MODELLED, ()))}: modelled from a calibration table, which has neither augment nor "
+            "collate: seconds of steps are without them"
+        )
+        made = bool(self.job.augment or self.job.collate) and MODELLED in clocks
+        return [mixed] * (len(clocks) > 1) + [updates] * (differs and MODELLED in clocks) + [batches] * made
