@@ -91,5 +91,9 @@ class JobInputs(JobData):
             f"{', '.join(clocks.get(MODELLED, ()))}: modelled from a calibration table, which has neither augment nor "
             "collate: seconds of steps are without them"
         )
-        made = bool(self.job.augment or self.job.collate) and MODELLED in clocks
-        return [mixed] * (len(clocks) > 1) + [updates] * (differs and MODELLED in clocks) + [batches] * made
+        noted = [
+            (mixed, len(clocks) > 1),
+            (updates, differs and MODELLED in clocks),
+            (batches, (self.job.augment or self.job.collate) and MODELLED in clocks),
+        ]
+        return [text for text, applies in noted if applies]
