@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
 
-from csd_emu.util.config_files import Config, RegisteredName, Seconds, load_mapping, parse_config
+from csd_emu.util.config_files import Config, RegisteredName, Seconds, ShortForm, load_mapping, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
 from host.config.optimizer_key import AnyOptimiser, NamedOptimiser, OptimizerKey
@@ -219,7 +219,11 @@ class JobConfig(Config):
     data: DataSection
     loss: LossSection | None = None
     collate: CollateSection | None = None
-    augment: list[AugmentSection] = Field(default_factory=list, max_length=16)
+    augment: Annotated[
+        list[AugmentSection],
+        BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+        ShortForm(lambda: {"type": "string", "minLength": 1, "examples": ["flip", "my_augment.py:function"]}),
+    ] = Field(default_factory=list, max_length=16)
     metrics: list[MetricSection] | None = Field(default=None, max_length=16)
     mode: Literal["federated", "sync"] = "federated"
     tuner: TunerSection = "none"

@@ -112,7 +112,7 @@ def test_a_collate_function_that_fails_in_a_drive_is_named_with_its_line(own: Wo
         ({"collate": "pad"}, "data.input: batches have no field 'inside', but tokens, tokens.length, label"),
         ({"collate": "net.py:breaks"}, "collate 'net.py:breaks': failed in a trial on two records: KeyError: 'my bug'"),
         ({"augment": ["net.py:ones"]}, "augment 'net.py:ones': returned tokens float32[3], of label int64[2]"),
-        ({"augment": ["flip"]}, "augment: flip and crop are of images"),
+        ({"augment": "flip"}, "augment: flip and crop are of images"),
         ({"augment": ["flop"]}, "did you mean 'flip'"),
         ({"augment": [{"name": "net.py:forget", "shre": 0.1}]}, "did you mean 'share'"),
         (SYNC | {"placement": "auto"}, "collate: placement is of models that take one field of records as stored;"),
