@@ -66,7 +66,7 @@ def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
         raise ConfigurationError(f"{job_path}: mode: batches are tuned for synchronous training; write mode: sync")
     plugins, dataset = load_plugins(job, job_path), load_job_dataset(job)  # one that is broken is said now
     dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed, plugins.partition)
-    return TuneRequest(config, job, spec, dataset, choose_objective(job, dataset, plugins.loss), dealt)
+    return TuneRequest(config, job, spec, dataset, choose_objective(job, dataset, plugins), dealt)
 
 
 @dataclass(frozen=True)

@@ -69,16 +69,16 @@ def sent_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in tied}
 
 
-def forward_order(model: nn.Module, images: torch.Tensor) -> list[str]:
+def forward_order(model: nn.Module, *inputs: torch.Tensor) -> list[str]:
     """Return the names of `sent_tensors` as a forward pass first uses them; what it does not use comes last.
 
     The model computes as for evaluation, so that nothing in it changes; its mode is put back.
 
     Args:
         model: whose order is wanted.
-        images: what it takes, one record at least.
+        inputs: what it takes, of one record at least.
     """
     names: list[str] = []
     with evaluating(model), torch.no_grad(), UseWatch(model, names.append):
-        model(images)
+        model(*inputs)
     return [*names, *(name for name in sent_tensors(model) if name not in set(names))]

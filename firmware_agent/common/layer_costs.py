@@ -47,7 +47,7 @@ class LayerWork:
     backward_operations: float
 
 
-def trace_layers(model: nn.Module, images: torch.Tensor) -> tuple[LayerWork, ...]:
+def trace_layers(model: nn.Module, *inputs: torch.Tensor) -> tuple[LayerWork, ...]:
     """Return the model's layers in forward order.
 
     The model computes as for evaluation, so that nothing in it changes; its modes are put back. A tensor that this
@@ -55,13 +55,13 @@ def trace_layers(model: nn.Module, images: torch.Tensor) -> tuple[LayerWork, ...
 
     Args:
         model: with one forward pass per step.
-        images: what it takes, (records, ...); the operations are those of so many.
+        inputs: what it takes, each (records, ...); the operations are those of so many.
     """
     counter = _Counter()
     cuts = _Cuts(counter)
     # With gradients: else some modules take a short cut past torch's own products.
     with evaluating(model), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), UseWatch(model, cuts.use), counter:
-        model(images)
+        model(*inputs)
     return cuts.works(sent_tensors(model))
 
 

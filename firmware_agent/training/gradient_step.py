@@ -148,7 +148,7 @@ class GradientWorker:
     def forward_order(self) -> list[str]:
         """Return the order of first use; it is found once, while the stopwatch stands still."""
         if self._order is None:
-            self._order = forward_order(self.model, self._loaded.inputs(self._loaded.take(np.arange(1))))
+            self._order = forward_order(self.model, *self._loaded.inputs(self._loaded.take(np.arange(1))))
         return self._order
 
     def _checked(self, task: Step) -> Index:

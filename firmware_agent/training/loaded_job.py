@@ -50,10 +50,10 @@ class LoadedJob:
             ConfigurationError: it cannot be cut where the job says.
         """
         self.objective, self._stopwatch = Objective.of_job(job), stopwatch
-        if job.input_field not in shard.fields:
+        if job.input_fields[0] not in shard.fields:
             raise ModelError(
-                f"data.input: the shard's records have no {job.input_field!r}, but {', '.join(shard.fields)}; make the "
-                "array again"
+                f"data.input: the shard's records have no {job.input_fields[0]!r}, but {', '.join(shard.fields)}; make "
+                "the array again"
             )
         self._fields, self.resident = _load(shard)
         self.samples, self.in_place = shard.samples, shard.holding is not None
@@ -63,7 +63,7 @@ class LoadedJob:
         if job.cut is None:
             self.model = self._build(spec, job.seed)
         else:
-            cut = build_front(lambda: self._build(spec, job.seed), self.inputs(self.take(np.arange(1))), job.cut)
+            cut = build_front(lambda: self._build(spec, job.seed), self.inputs(self.take(np.arange(1)))[0], job.cut)
             self.model, self.point = cut.front, cut.point
         self.meeting = StatisticsExchange()
         if job.batch_norm == "synchronised":
@@ -83,7 +83,8 @@ class LoadedJob:
         """Return the mean loss of these records, charged to the forward phase."""
         if not self.resident:
             self._stopwatch.mark()
-        loss = self.objective.loss_of(self.model(self.inputs(batch)), batch)
+        ready = self.objective.prepare(batch)
+        loss = self.objective.loss_of(self.model(*self.objective.inputs(ready)), ready)
         self._stopwatch.lap("forward")
         return loss
 
@@ -91,13 +92,13 @@ class LoadedJob:
         """Return what the front of a model computes of these records, charged to the forward phase."""
         if not self.resident:
             self._stopwatch.mark()
-        values: tuple[torch.Tensor, ...] = self.model(self.inputs(batch))
+        values: tuple[torch.Tensor, ...] = self.model(*self.inputs(batch))
         self._stopwatch.lap("forward")
         return values
 
-    def inputs(self, batch: Batch) -> torch.Tensor:
-        """Return records as the model takes them."""
-        return self.objective.inputs(batch)
+    def inputs(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """Return records as the model takes them, not augmented."""
+        return self.objective.inputs(self.objective.prepare(batch, training=False))
 
 
 def size_of(batch: Batch) -> tuple[int, int]:

@@ -185,7 +185,7 @@ class Trainer:
     def _layer_times(self, optimiser: LocalSgd, task: Measure, steps: Sequence[PhaseSeconds]) -> LayerTimes | None:
         """Return what the layers take of the median step; None of a model whose layers cannot be told apart."""
         try:
-            layers = trace_layers(self.model, self.loaded.inputs(self.loaded.take(np.arange(1))))
+            layers = trace_layers(self.model, *self.loaded.inputs(self.loaded.take(np.arange(1))))
         except Exception as error:  # the user's model may not take one record, or not in evaluation
             log.warning("the model's layers cannot be told apart: %s", error)
             return None

@@ -20,7 +20,7 @@ from firmware_agent.common.errors import (
     user_errors,
 )
 from firmware_agent.common.frames.frame_fields import TensorSpec
-from firmware_agent.common.frames.session_frames import Code, Train
+from firmware_agent.common.frames.session_frames import Train
 from firmware_agent.common.losses.objective import Objective
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
@@ -34,7 +34,7 @@ from host.config.resolve import Plugins
 from host.core.tensor_sums import first_not_finite, in_precision
 from host.policies.aggregation import Contribution, DriveHistory, FirstRound, Strategy, make_strategy
 from host.training.job_inputs import JobInputs
-from host.training.round_exchange import job_frame
+from host.training.round_exchange import code_frame, job_frame
 from host.training.rounds.client_contract import AS_USUAL, ClientContract, Instruction, read_instructions
 from host.training.rounds.strategy_rounds import StrategyRounds
 
@@ -120,8 +120,7 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
             raise ConfigurationError(
                 f"client {code.name!r} does not fit strategy {job.strategy.name}: {told}"
             ) from error
-    sent = Code(code.name, code.source, dict(code.arguments))
-    return ClientContract(sent, tuple(tensor_specs(reply.arrays)), tuple(reply.metrics), exchange.specs)
+    return ClientContract(code_frame(code), tuple(tensor_specs(reply.arrays)), tuple(reply.metrics), exchange.specs)
 
 
 def _choose(job: JobConfig, plugins: Plugins, strategy: Strategy) -> ShippedCode | None:

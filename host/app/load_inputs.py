@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,12 +13,12 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.registry import Registry
 from firmware_agent.common.datafiles.record_set import IMAGE, LABEL
-from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.errors import ConfigurationError, DataError
 from firmware_agent.common.frames.session_frames import Code, Job
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
-from host.config.plugins.kinds import LOSS
+from host.config.plugins.kinds import AUGMENT, COLLATE, LOSS
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import BuiltInSection, UserSection
 from host.config.resolve import NO_PLUGINS, Plugins
@@ -72,14 +73,29 @@ def shipped_code(
     return ShippedCode(name, None if plugin is None else plugin.source, plain_options(kind.word, named.options))
 
 
-def choose_objective(job: JobConfig, dataset: Dataset, loss: Plugin | None) -> ObjectiveSpec:
-    """Return what a job minimises: by its own loss or that of the user, else by what its data have.
+def choose_objective(job: JobConfig, dataset: Dataset, plugins: Plugins) -> ObjectiveSpec:
+    """Return what a job minimises, of which batches: by its own loss or that of the user, else by what its data have.
 
     Raises:
-        ConfigurationError: the data do not say it, or the job cuts a model that has another loss than that of classes.
+        ConfigurationError: the data do not say it, no batches can be made of them, or the job cuts a model that has
+            another loss than that of classes.
     """
-    code = shipped_code(LOSS, job.loss, loss)
+    code = shipped_code(LOSS, job.loss, plugins.loss)
     found = default_objective(dataset) if code is None else with_loss(dataset, code)
+    own = {each.name: each for each in plugins.augment}
+    augment = [code for each in job.augment if (code := shipped_code(AUGMENT, each, own.get(each.name))) is not None]
+    found = replace(found, augment=tuple(augment), collate=shipped_code(COLLATE, job.collate, plugins.collate))
+    for name, lengths in dataset.lengths.items() if found.collate is None else ():
+        raise DataError(
+            f"data.source: {dataset.name}: field {name} has {lengths.min()} to {lengths.max()} values in a record; "
+            "write collate: pad, or collate: my_collate.py:function of your own, or give all records one length"
+        )
+    for key, value in {"collate": found.collate, "augment": augment, "data.input": found.input_fields[1:]}.items():
+        if value and (job.placement != "none" or (key == "collate" and job.sync.batch_norm == "synchronised")):
+            raise ConfigurationError(
+                f"{key}: {'sync.batch_norm: synchronised' if job.placement == 'none' else 'placement'} is of models "
+                "that take one field of records as stored; leave one of the two out"
+            )
     if job.placement != "none":
         check_cut_loss(found, dataset)
     return found
@@ -114,12 +130,20 @@ def task_of(frame: Job, dataset: Dataset) -> str:
         frame: of `step_frame`.
         dataset: the job's.
     """
-    code = [frame.loss, frame.optimiser, frame.clip_norm is not None, frame.freeze, frame.precision, frame.momentum > 0]
-    usual: list[object] = [Code("cross_entropy"), None, False, [], "float32", True]
+    code: list[object] = [
+        frame.loss,
+        frame.optimiser,
+        frame.clip_norm is not None,
+        frame.freeze,
+        frame.precision,
+        frame.momentum > 0,
+    ]
+    code += [frame.collate, frame.augment]
+    usual: list[object] = [Code("cross_entropy"), None, False, [], "float32", True, None, []]
     if code == usual and dataset.are_images and dataset.fields.keys() == {IMAGE, LABEL}:
         return ""
     fields = sorted((name, column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items())
-    return hashlib.sha256(msgspec.json.encode([*code, frame.input_field, fields])).hexdigest()[:_DIGITS]
+    return hashlib.sha256(msgspec.json.encode([*code, frame.input_fields, fields])).hexdigest()[:_DIGITS]
 
 
 def make_inputs(
@@ -140,14 +164,14 @@ def make_inputs(
         store: the calibration tables.
         dataset: the job's.
         evaluator: of the model, if it is built already.
-        plugins: the user's own loss, metrics and deal of records.
+        plugins: the user's own code.
 
     Raises:
         CalibrationError: the array's clock needs a table that is missing.
         DataError: the records cannot be dealt out as the job says.
         ModelError: the model cannot be built, or does not take the data.
     """
-    objective = choose_objective(job, dataset, plugins.loss)
+    objective = choose_objective(job, dataset, plugins)
     task = task_of(step_frame(job, spec, objective, plugins.optimizer), dataset)
     tables = config, spec, dataset.shape, store.of_task(task)
     models, cycles = find_models(*tables), find_cycles(*tables)

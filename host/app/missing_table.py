@@ -61,7 +61,7 @@ def job_request(
         ConfigurationError: the batch sizes make no table, or model, data and loss do not fit together.
     """
     dataset = load_job_dataset(job)
-    objective = choose_objective(job, dataset, plugins.loss)
+    objective = choose_objective(job, dataset, plugins)
     evaluator = Evaluator(spec, dataset, job.seed, objective, start=ModelStart(None, tuple(job.freeze)))
     frame = step_frame(job, spec, objective, plugins.optimizer)
     planned, wall_seconds = plan_table(evaluator.layers(), job.batch_size)

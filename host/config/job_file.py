@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
 
-from csd_emu.util.config_files import Config, RegisteredName, Seconds, load_mapping, parse_config
+from csd_emu.util.config_files import Config, RegisteredName, Seconds, ShortForm, load_mapping, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
 from host.config.optimizer_key import AnyOptimiser, NamedOptimiser, OptimizerKey
@@ -17,7 +17,9 @@ from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY, TRACKER
 from host.config.plugins.plugin_section import (
+    AugmentSection,
     ClientSection,
+    CollateSection,
     LossSection,
     MetricSection,
     ScheduleSection,
@@ -89,13 +91,14 @@ class DataSection(Config):
     Attributes:
         source: name of the data set, or the path of files (with a / in it), from the job file's folder.
         partition: how the private records are dealt out.
-        input: the field of a record that the model takes; null: the only one that is not to be predicted.
+        input: the field of a record that the model takes, or several, in the order of its arguments; null: the only
+            one that is not to be predicted.
         private: share of the records that are private, each to one drive, which they never leave; the others are public
             and lie on every drive. None: all of them in federated mode, none in synchronous mode.
     """
 
     source: str
-    input: str | None = Field(default=None, min_length=1, max_length=64)
+    input: str | list[str] | None = Field(default=None, min_length=1, max_length=64)
     partition: Partition = Partition()
     private: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
@@ -147,6 +150,10 @@ class JobConfig(Config):
         loss: what is minimised: a built-in name such as ``cross_entropy``, or a function of the user's own, of outputs
             and batch. None: by what is to be predicted, ``cross_entropy`` for class numbers and ``mean_squared_error``
             for other values.
+        collate: makes the batch that model, loss and metrics take of the records as stored: ``pad``, or a function of
+            the user's own. None: they take them as stored.
+        augment: what changes records at random in training, one after the other: built-in names such as ``flip``, or
+            functions of the user's own.
         metrics: what is told of the model after each round beside loss and accuracy, from held-out records: built-in
             names, or functions or classes of the user's own. None: by the loss.
         mode: ``federated``: drives train for whole epochs, the host averages; ``sync``: every step, drives push
@@ -211,6 +218,12 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     loss: LossSection | None = None
+    collate: CollateSection | None = None
+    augment: Annotated[
+        list[AugmentSection],
+        BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+        ShortForm(lambda: {"type": "string", "minLength": 1, "examples": ["flip", "my_augment.py:function"]}),
+    ] = Field(default_factory=list, max_length=16)
     metrics: list[MetricSection] | None = Field(default=None, max_length=16)
     mode: Literal["federated", "sync"] = "federated"
     tuner: TunerSection = "none"

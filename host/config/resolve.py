@@ -15,7 +15,18 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
-from host.config.plugins.kinds import CLIENT, LOSS, METRIC, OPTIMIZER, PARTITION, SCHEDULE, STRATEGY, TUNER
+from host.config.plugins.kinds import (
+    AUGMENT,
+    CLIENT,
+    COLLATE,
+    LOSS,
+    METRIC,
+    OPTIMIZER,
+    PARTITION,
+    SCHEDULE,
+    STRATEGY,
+    TUNER,
+)
 from host.config.plugins.plugin_loading import Plugin, check_plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
@@ -33,11 +44,13 @@ class Plugins:
     client: Plugin | None = None
     optimizer: Plugin | None = None
     schedule: Plugin | None = None
+    collate: Plugin | None = None
+    augment: tuple[Plugin, ...] = ()
 
     def __iter__(self) -> Iterator[Plugin]:
         """Iterate over those that there are."""
         trained = self.loss, self.client, self.optimizer, self.schedule
-        every = (self.strategy, self.tuner, *trained, *self.metrics, self.partition)
+        every = (self.strategy, self.tuner, *trained, self.collate, *self.augment, *self.metrics, self.partition)
         return (each for each in every if each is not None)
 
     def portable(self, job: JobConfig) -> JobConfig:
@@ -71,14 +84,18 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         PluginError: one is broken, or a built-in name is declared by an installed package too.
     """
     try:
-        loss = _load(LOSS, job.loss, path)
-        metrics = tuple(own for each in job.metrics or () if (own := _load(METRIC, each, path)) is not None)
+        augment, metrics = (
+            tuple(own for each in sections if (own := _load(kind, each, path)) is not None)
+            for kind, sections in ((AUGMENT, job.augment), (METRIC, job.metrics or ()))
+        )
         found = Plugins(
-            loss=loss,
+            loss=_load(LOSS, job.loss, path),
             metrics=metrics,
             partition=_load(PARTITION, job.data.partition.own, path),
             optimizer=_load(OPTIMIZER, job.own_optimizer, path),
             schedule=_load(SCHEDULE, job.schedule, path),
+            collate=_load(COLLATE, job.collate, path),
+            augment=augment,
         )
         if job.mode == "sync":
             return replace(found, tuner=_load(TUNER, job.tuner, path))
@@ -96,6 +113,8 @@ def check_plugins(job: JobConfig, path: Path) -> None:
         (LOSS, job.loss),
         (SCHEDULE, job.schedule),
         (CLIENT, job.client),
+        (COLLATE, job.collate),
+        *((AUGMENT, each) for each in job.augment),
         (PARTITION, job.data.partition.own),
         *((METRIC, each) for each in job.metrics or ()),
     )

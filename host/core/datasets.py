@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.record_shape import Shape, parse_shape
 from firmware_agent.common.datafiles import RecordSet, RecordSource, blocks_of
-from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, count_classes, input_of, labels_of
+from firmware_agent.common.datafiles.record_set import IMAGE, LABEL, LENGTH, count_classes, input_of, labels_of
 from firmware_agent.common.errors import ConfigurationError, DataError
 from host.core.partition import Indices
 from host.core.readers.hugging_face import HUGGINGFACE
@@ -35,7 +35,7 @@ class Dataset:
         held_out: the same of the records that are held out.
         input_scale: what bytes of the model's input are multiplied by.
         class_names: by number; empty if they have none.
-        input_name: the field that the model takes; None for the only one that is not to be predicted.
+        input_name: the field that the model takes, or several; None for the only one that is not to be predicted.
         code: text of the user's file that it is from, without which it cannot be made again.
     """
 
@@ -44,27 +44,33 @@ class Dataset:
     held_out: Mapping[str, npt.NDArray[Any]]
     input_scale: float
     class_names: tuple[str, ...] = ()
-    input_name: str | None = None
+    input_name: str | Sequence[str] | None = None
     code: str | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.fields.values())))
 
     @property
-    def input_field(self) -> str:
-        """The field that the model takes.
+    def input_fields(self) -> Sequence[str]:
+        """The fields that the model takes, in this order; but for the first, a collate function may make them.
 
         Raises:
-            DataError: it has to be named, or there is none of that name.
+            DataError: one has to be named, or there is no first of that name.
         """
-        if self.input_name is not None and self.input_name not in self.fields:
-            raise DataError(f"data.input: {self.name} has no field {self.input_name!r}, but {', '.join(self.fields)}")
-        return self.input_name or input_of(self.fields)
+        names = [self.input_name] if isinstance(self.input_name, str) else self.input_name or [input_of(self.fields)]
+        if names[0] not in self.fields:
+            raise DataError(f"data.input: {self.name} has no field {names[0]!r}, but {', '.join(self.fields)}")
+        return names
 
     @property
     def inputs(self) -> npt.NDArray[Any]:
-        """(records, ...) what the model takes, as stored."""
-        return self.fields[self.input_field]
+        """(records, ...) what the model takes first, as stored."""
+        return self.fields[self.input_fields[0]]
+
+    @property
+    def lengths(self) -> dict[str, npt.NDArray[Any]]:
+        """Field whose records differ in length -> (records,) how long they are."""
+        return {name: self.fields[name + LENGTH] for name in self.fields if name + LENGTH in self.fields}
 
     @property
     def labels(self) -> npt.NDArray[np.integer] | None:
@@ -78,8 +84,8 @@ class Dataset:
 
     @property
     def are_images(self) -> bool:
-        """Whether the model takes images, (channels, height, width) of bytes or floats."""
-        return len(self.shape) == 3 and self.inputs.dtype.kind in "uf"
+        """Whether the model takes images alone, (channels, height, width) of bytes or floats."""
+        return len(self.input_fields) == 1 and len(self.shape) == 3 and self.inputs.dtype.kind in "uf"
 
     @property
     def record_bytes(self) -> int:
@@ -170,7 +176,7 @@ def synthetic_source(shape: Shape, classes: int, count: int = _SYNTHETIC_IMAGES)
 SOURCES: dict[str, Callable[[int], Dataset]] = {"digits": load_digits}
 
 
-def load_dataset(source: str, seed: int, input_name: str | None = None) -> Dataset:
+def load_dataset(source: str, seed: int, input_name: str | Sequence[str] | None = None) -> Dataset:
     """Return the data set called `source`, of which the model takes the field `input_name`; None for the usual one.
 
     The split into training and held-out records depends on `seed` alone.

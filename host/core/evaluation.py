@@ -18,7 +18,7 @@ from firmware_agent.common.errors import CsdError, ModelError, ModelFailed, user
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.folded_traceback import describe_error
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
-from firmware_agent.common.losses.objective import Objective, ObjectiveSpec
+from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
@@ -118,7 +118,7 @@ class Evaluator:
         self._held_out = {name: np.array(column) for name, column in dataset.held_out.items()}
         self._labels = labels_of(self._held_out)
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
-        self._records = self._objective.inputs({name: column[:1] for name, column in self._held_out.items()})
+        self._records = self._try_records(dataset)
         self._classifies = self._check(spec, dataset)
 
     @property
@@ -138,16 +138,16 @@ class Evaluator:
         """
         model = self._model
         with self._guarded("a forward pass"):
-            order = tuple(forward_order(model, self._records))
+            order = tuple(forward_order(model, *self._records))
         return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model), order)
 
     def facts(self) -> ModelFacts:
         """Return the model's size."""
-        return pass_facts(self._model, self._records)[1]
+        return pass_facts(self._model, *self._records)[1]
 
     def layers(self) -> tuple[LayerWork, ...]:
         """Return what the model's layers cost for one record, in forward order."""
-        return trace_layers(self._model, self._records)
+        return trace_layers(self._model, *self._records)
 
     def cut(self, layer: str, precision: str) -> Cut:
         """Return a further model of the same kind, for training in this precision, cut before `layer`.
@@ -156,7 +156,9 @@ class Evaluator:
             ConfigurationError: the model has no such layer, or cannot be cut there.
         """
         dtype = getattr(torch, precision)
-        return cut_model(build_model(self._spec, self._start.freeze).train().to(dtype), self._records.to(dtype), layer)
+        return cut_model(
+            build_model(self._spec, self._start.freeze).train().to(dtype), self._records[0].to(dtype), layer
+        )
 
     def batch_norm_sums(self, precision: str, cut_layer: str | None = None) -> tuple[NormSum, ...]:
         """Return the sums that a step exchanges in a drive with synchronised batch normalisation, in their order.
@@ -174,7 +176,7 @@ class Evaluator:
             else self.cut(cut_layer, precision).front
         )
         with self._guarded("a step with synchronised batch normalisation"):
-            return trace_norm_sums(model, self._records.to(dtype))
+            return trace_norm_sums(model, *(e.to(dtype) if e.is_floating_point() else e for e in self._records))
 
     def evaluate(self, weights: Mapping[str, Array]) -> Judgement:
         """Return what `weights` are worth on the held-out records.
@@ -197,9 +199,9 @@ class Evaluator:
 
     def _judge(self, part: slice, metrics: Iterable[HeldOutMetric]) -> tuple[float, float]:
         """Return how many held-out records are classified rightly, NaN if they have no classes, and the mean loss."""
-        batch = {name: column[part] for name, column in self._held_out.items()}
+        batch = self._take(part)
         with torch.inference_mode():
-            outputs = self._model(self._objective.inputs(batch))
+            outputs = self._model(*self._objective.inputs(batch))
             loss = float(self._objective.loss_of(outputs, batch))
             fields = {field: torch.from_numpy(column) for field, column in batch.items()}
             for metric in metrics:
@@ -207,6 +209,25 @@ class Evaluator:
             if self._labels is None or not self._classifies:
                 return math.nan, loss
             return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss
+
+    def _take(self, part: slice) -> Batch:
+        """Return held-out records as model, loss and metrics take them."""
+        return self._objective.prepare(
+            {name: np.array(column[part]) for name, column in self._held_out.items()}, training=False
+        )
+
+    def _try_records(self, dataset: Dataset) -> tuple[torch.Tensor, ...]:
+        """Return a held-out record as the model takes it; of the shortest and the longest a batch is tried."""
+        order = np.argsort(next(iter(dataset.lengths.values()), np.arange(len(dataset))))
+        batch: Batch = {name: column[order[[0, -1]]] for name, column in dataset.fields.items()}
+        try:
+            for step in self._objective.steps:
+                batch = step.run(batch, torch.Generator())
+            return self._objective.inputs(self._take(slice(1)))
+        except CsdError:
+            raise
+        except user_errors() as error:
+            raise ModelError(f"{step.told}: failed in a trial on two records: {describe_error(error)}") from error
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -216,45 +237,50 @@ class Evaluator:
         except CsdError:
             raise
         except user_errors() as error:  # it may raise anything, and must not end the program
-            told = f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
-            raise ModelFailed(told) from error
+            raise ModelFailed(
+                f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
+            ) from error
 
     def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
         """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
-        field, batch = self._objective.input_field, {name: column[:1] for name, column in self._held_out.items()}
+        batch = self._take(slice(1))
         try:
             with torch.inference_mode():
-                outputs = self._model(self._records)
+                outputs = self._model(*self._records)
         except Exception as error:  # the user's model may raise anything
-            taken = f"{'images' if field == IMAGE else field} {tuple(self._records.shape[1:])}"
+            taken = " and ".join(
+                f"{'images' if field == IMAGE else field} {tuple(values.shape[1:])}"
+                for field, values in zip(self._objective.input_fields, self._records, strict=True)
+            )
             raise ModelError(f"model {spec.name!r} does not take {dataset.name}'s {taken}: {error}") from error
         shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else ()
         if self._objective.loss_name == "cross_entropy" and (len(shape) < 2 or shape[1] < dataset.classes):
-            told = f"gives {shape or type(outputs).__name__}, {dataset.name} needs (1, {dataset.classes}) logits"
-            raise ModelError(f"model {spec.name!r} {told}")
+            raise ModelError(
+                f"model {spec.name!r} gives {shape or type(outputs).__name__}, {dataset.name} needs (1, "
+                f"{dataset.classes}) logits"
+            )
         what = f"loss {self._objective.loss_name!r}"
         try:
             with torch.inference_mode():
                 self._objective.loss_of(outputs, batch)
-                fields = {name: torch.from_numpy(column) for name, column in batch.items()}
+                tensors = {name: torch.from_numpy(column) for name, column in batch.items()}
                 for name, make in self._metrics.items():
                     what, metric = f"metric {name!r}", make()
-                    metric.update(outputs, fields)
+                    metric.update(outputs, tensors)
                     float(metric.compute())
         except CsdError:
             raise
         except user_errors() as error:
-            told = f"{what} does not take what model {spec.name!r} gives"
-            raise ModelError(f"{told}: {describe_error(error)}") from error
+            raise ModelError(f"{what} does not take what model {spec.name!r} gives: {describe_error(error)}") from error
         return self._labels is not None and len(shape) == 2 and shape[1] >= max(2, dataset.classes)
 
 
-def trace_norm_sums(model: nn.Module, image: torch.Tensor) -> tuple[NormSum, ...]:
+def trace_norm_sums(model: nn.Module, *inputs: torch.Tensor) -> tuple[NormSum, ...]:
     """Return the sums that a step of `model` exchanges, which is changed by that.
 
     Args:
         model: in training mode; for a drive's part of one that is cut it returns a tuple.
-        image: (1, channels, height, width), a record as the model takes it.
+        inputs: (1, ...), a record as the model takes it.
 
     Raises:
         ModelError: a layer cannot be normalised over all participants.
@@ -266,7 +292,7 @@ def trace_norm_sums(model: nn.Module, image: torch.Tensor) -> tuple[NormSum, ...
         return values
 
     meeting.reduce = note
-    found = synchronise(model, meeting)(image.repeat(records, *[1] * (image.ndim - 1)))
+    found = synchronise(model, meeting)(*(each.repeat(records, *[1] * (each.ndim - 1)) for each in inputs))
     outputs = [each for each in (found if isinstance(found, tuple) else (found,)) if each.requires_grad]
     backward = True
     if outputs:

@@ -71,8 +71,8 @@ def inspect_model(spec: ShippedCode, input_shape: Shape) -> ModelFacts:
     return facts
 
 
-def pass_facts(model: nn.Module, records: torch.Tensor) -> tuple[Any, ModelFacts]:
-    """Return what a model gives for a batch of records, and its facts."""
+def pass_facts(model: nn.Module, *fields: torch.Tensor) -> tuple[Any, ModelFacts]:
+    """Return what a model gives for the fields of a batch of records, and its facts."""
     activations = 0
 
     def count(module: nn.Module, _: Any, out: Any) -> None:
@@ -80,10 +80,10 @@ def pass_facts(model: nn.Module, records: torch.Tensor) -> tuple[Any, ModelFacts
         activations += out.numel() if isinstance(out, torch.Tensor) and not [*module.children()] else 0
 
     with torch.no_grad(), register_module_forward_hook(count):
-        outputs = model(records)
+        outputs = model(*fields)
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     classes = outputs.shape[1] if isinstance(outputs, torch.Tensor) and outputs.ndim == 2 else 1
-    return outputs, ModelFacts(classes, parameters, activations // len(records))
+    return outputs, ModelFacts(classes, parameters, activations // len(fields[0]))
 
 
 @dataclass(frozen=True)

@@ -107,4 +107,13 @@ class JobInputs(JobData):
             f"{other} updates the weights there: seconds of updates are SGD's"
         )
         differs = self.job.mode == "federated" and (not self.job.by_sgd or self.job.clip_norm is not None)
-        return [mixed] * (len(clocks) > 1) + [updates] * (differs and bool(plain))
+        batches = (
+            f"{', '.join(plain)}: modelled from a calibration table, which has neither augment nor "
+            "collate: seconds of steps are without them"
+        )
+        noted = [
+            (mixed, len(clocks) > 1),
+            (updates, differs and bool(plain)),
+            (batches, bool(self.job.augment or self.job.collate) and bool(plain)),
+        ]
+        return [text for text, applies in noted if applies]

@@ -93,9 +93,16 @@ def job_frame(
         # Longer than the host's own: it gives up whom a drive waits for, not the drive.
         deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
         cut=cut,
-        input_field=objective.input_field,
-        loss=Code(objective.loss.name, objective.loss.source, dict(objective.loss.arguments)),
+        input_fields=list(objective.input_fields),
+        loss=code_frame(objective.loss),
+        collate=None if objective.collate is None else code_frame(objective.collate),
+        augment=[code_frame(each) for each in objective.augment],
     )
+
+
+def code_frame(code: ShippedCode) -> Code:
+    """Return the job's code as it is sent to drives."""
+    return Code(code.name, code.source, dict(code.arguments))
 
 
 def _optimiser_code(job: JobConfig, own: Plugin | None) -> Code | None:

@@ -41,7 +41,7 @@ def run_client_rounds(
         config: ``batch_size`` and ``learning_rate``.
         rounds: how many.
     """
-    objective = Objective.of_spec(ObjectiveSpec(ShippedCode("mean_squared_error"), "x", 1.0), "float64")
+    objective = Objective.of_spec(ObjectiveSpec(ShippedCode("mean_squared_error"), ("x",), 1.0), "float64")
     program, names = ClientProgram.load(code), [f"drive-{number}" for number in range(len(shards))]
     weights = {name: array.copy() for name, array in state_arrays(model).items()}
     states: dict[str, dict[str, Any]] = {name: {} for name in names}

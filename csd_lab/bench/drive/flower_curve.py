@@ -143,7 +143,7 @@ def _descend(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> No
 
 
 def _write_shards(place: Path) -> None:
-    """Write what each drive holds, ``NUMBER.safetensors``: the model's inputs, labels, and the drive's name in bytes."""
+    """Write what each drive holds, ``NUMBER.safetensors``: inputs, labels, and the drive's name in bytes."""
     request = prepare_run(resolve_run(place / "job.yaml", place / "array.yaml"))
     dealt = deal_out(
         request.dataset, request.job.data.resolved(request.job.mode), request.config.list_nodes(), request.job.seed
@@ -154,7 +154,7 @@ def _write_shards(place: Path) -> None:
         name = np.frombuffer(device.name.encode(), np.uint8)
         assert int.from_bytes(name.tobytes(), "big") == device_number(device.name)
         labels = held[LABEL].astype(np.int64)
-        shard = {"inputs": objective.inputs(held).numpy(), "labels": labels, "device": name.copy()}
+        shard = {"inputs": objective.inputs(held)[0].numpy(), "labels": labels, "device": name.copy()}
         save_file(shard, place / f"{number}.safetensors")
 
 

@@ -40,7 +40,7 @@ class Flat(torch.nn.Module):
         super().__init__()
         self.values = torch.nn.Parameter(torch.zeros(elements))
 """
-PLAIN = ObjectiveSpec(ShippedCode("cross_entropy"), "image", 1.0)
+PLAIN = ObjectiveSpec(ShippedCode("cross_entropy"), ("image",), 1.0)
 
 
 class NoopRounds:

@@ -17,7 +17,7 @@ from firmware_agent.common.losses.objective import Batch, Objective
 from firmware_agent.common.slices import Array
 
 TensorBatch = Mapping[str, torch.Tensor]
-"""Field -> (records, ...) values, as stored."""
+"""Field -> (records, ...) values."""
 Setting = int | float | str | bool
 EXCHANGED = "exchange/"
 """How tensors are called on the wire that a client program exchanges within a round."""
@@ -193,15 +193,15 @@ class ClientRound:
         with self._phases.named(name):
             yield
 
-    def inputs(self, batch: TensorBatch) -> torch.Tensor:
-        """Return what the model takes of a batch."""
-        return self._objective.inputs(_stored(batch))
+    def inputs(self, batch: TensorBatch) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Return what the model takes of a batch: its argument, or all of them if there are several."""
+        return found if len(found := self._objective.inputs(_stored(batch))) > 1 else found[0]
 
     def loss(self, batch: TensorBatch) -> torch.Tensor:
         """Return the job's loss of the model on a batch, a scalar; charged to ``forward``."""
         with self.phase("forward"):
             stored = _stored(batch)
-            loss = self._objective.loss_of(self.model(self._objective.inputs(stored)), stored)
+            loss = self._objective.loss_of(self.model(*self._objective.inputs(stored)), stored)
             count = len(next(iter(stored.values())))
             self._mean.add(loss, count)
         return loss
@@ -257,6 +257,9 @@ class ClientRound:
             self._phases.mark()
         self.samples, self.steps = self.samples + len(places), self.steps + 1
         self.read_bytes += sum(column.nbytes for column in batch.values())
+        if self._objective.steps:
+            with self.phase("forward"):
+                batch = self._objective.prepare(batch)
         return {name: torch.from_numpy(column) for name, column in batch.items()}
 
 

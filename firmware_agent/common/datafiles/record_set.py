@@ -24,6 +24,8 @@ _SMALL_BYTES, _MOST_RATIO = 32 << 20, 100
 _TARGETS = ("label", "labels", "y", "target", "targets")
 IMAGE, LABEL = "image", "label"
 """Fields of a labelled image: (channels, height, width) uint8 or float32, and an int64 class number from 0."""
+LENGTH = ".length"
+"""Ends the name of a field of lengths, int64: NAME is padded, and values behind a record's own are none."""
 
 
 class Column(Protocol):
@@ -84,13 +86,13 @@ def target_of(fields: Collection[str]) -> str | None:
 
 
 def input_of(fields: Collection[str]) -> str:
-    """Return the field that the model takes, where the job does not name it: the only one that is no target.
+    """Return the field that the model takes, where the job does not name it: the only one but target and lengths.
 
     Raises:
         DataError: there are several.
     """
     target = target_of(fields)
-    inputs = [name for name in fields if name != target] or list(fields)
+    inputs = [name for name in fields if name != target and not name.endswith(LENGTH)] or list(fields)
     if len(inputs) > 1:
         raise DataError(f"data.input: records have {', '.join(inputs)}; name the field that the model takes")
     return inputs[0]

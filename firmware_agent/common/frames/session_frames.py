@@ -75,8 +75,8 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Job(Frame, frozen=True):
     """Host: build this model and its optimiser. `source` is the text of the user's model file, if there is one.
 
-    `input_field` of a record is what the model takes, multiplied by `input_scale`; see
-    `firmware_agent.common.losses.objective`.
+    `input_fields` of a record are what the model takes, multiplied by `input_scale`, of batches that `augment`, in this
+    order, and `collate` have made; see `firmware_agent.common.losses.objective`.
     `proximal` is mu of the term mu/2 ||w - w_0||^2 that is added to the loss, w_0 being the weights that were sent.
     `batch_norm` and `precision` are of synchronous steps: statistics of the device's own records, of all participants'
     together, or the running ones; and the dtype in which the model computes. With `overlap` slices cross while it does;
@@ -103,7 +103,9 @@ class Job(Frame, frozen=True):
     overlap: bool = False
     deadline_seconds: Annotated[float, Meta(gt=0, le=1e6)] = 600.0
     cut: Annotated[str, Meta(max_length=256)] | None = None
-    input_field: Name = "image"
+    input_fields: Annotated[list[Name], Meta(min_length=1, max_length=64)] = msgspec.field(
+        default_factory=lambda: ["image"]
+    )
     loss: Code = Code("cross_entropy")
     client: Code | None = None
     returns: Annotated[list[TensorSpec], Meta(max_length=MAX_TENSORS)] = msgspec.field(default_factory=list)
@@ -114,6 +116,8 @@ class Job(Frame, frozen=True):
     freeze: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=1 << 10)] = msgspec.field(
         default_factory=list
     )
+    collate: Code | None = None
+    augment: Annotated[list[Code], Meta(max_length=16)] = msgspec.field(default_factory=list)
 
 
 class Ready(Frame, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from firmware_agent.common.datafiles.record_set import target_of
+from firmware_agent.common.datafiles.record_set import LENGTH, target_of
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.shipped_code import BuiltIns
 
@@ -79,7 +79,7 @@ class NextToken(_Loss):
     """What a language model learns: each token from those before it, of the field ``tokens``."""
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
-        """Return the mean over all places but the last.
+        """Return the mean over all places but the last; of ragged records, over records' means of their own places.
 
         Raises:
             ModelError: records have no field of that name.
@@ -88,7 +88,12 @@ class NextToken(_Loss):
             raise ModelError(
                 f"loss: next_token is of the field tokens, and records have {', '.join(batch)}; call it so"
             )
-        found: Tensor = self._functional.cross_entropy(outputs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long())
+        logits, wanted = outputs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long()
+        lengths = batch.get("tokens" + LENGTH)
+        found: Tensor = self._functional.cross_entropy(logits, wanted, reduction="mean" if lengths is None else "none")
+        if lengths is not None:
+            behind = found.new_ones(len(tokens), tokens.shape[1] - 1).cumsum(1) >= lengths[:, None]
+            found = (found.view_as(behind).masked_fill(behind, 0).sum(1) / (lengths - 1).clamp(min=1)).mean()
         return found
 
 

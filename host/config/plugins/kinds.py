@@ -57,6 +57,25 @@ LOSS = Registry(
     given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
     by_path=True,
 )
+COLLATE = Registry(
+    word="collate",
+    group="csd_emu.collates",
+    package="firmware_agent.common.collates",
+    needed=("__call__",),
+    given={"batch": "field -> (records, ...) tensor, as stored"},
+    by_path=True,
+)
+AUGMENT = Registry(
+    word="augment",
+    group="csd_emu.augments",
+    package="firmware_agent.common.augments",
+    needed=("__call__",),
+    given={
+        "batch": "field -> (records, ...) tensor, as stored",
+        "generator": "torch's, seeded: the only source of randomness",
+    },
+    by_path=True,
+)
 CLIENT = Registry(
     word="client",
     group="csd_emu.clients",

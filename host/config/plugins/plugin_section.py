@@ -36,7 +36,7 @@ from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import PluginError, user_errors
-from host.config.plugins.kinds import CLIENT, LOSS, METRIC, SCHEDULE, STRATEGY, TUNER
+from host.config.plugins.kinds import AUGMENT, CLIENT, COLLATE, LOSS, METRIC, SCHEDULE, STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -123,7 +123,7 @@ def _describe(detail: Any) -> str:
 
 
 USER, _ALONE = "UserSection", "built-in"
-_NOT_OWN = (STRATEGY, TUNER, LOSS, METRIC, SCHEDULE)
+_NOT_OWN = (STRATEGY, TUNER, LOSS, METRIC, SCHEDULE, COLLATE, AUGMENT)
 
 
 class UserSection(Config):
@@ -278,7 +278,13 @@ if TYPE_CHECKING:
     MetricSection = BuiltInSection | UserSection
     ClientSection = BuiltInSection | UserSection
     ScheduleSection = BuiltInSection | UserSection
+    CollateSection = BuiltInSection | UserSection
+    AugmentSection = BuiltInSection | UserSection
 else:
+    CollateSection = Annotated[Any, RegisteredSection(COLLATE, BuiltInSection, "pad or my_collate.py:function")]
+    AugmentSection = Annotated[
+        Any, RegisteredSection(AUGMENT, BuiltInSection, "flip, {name: crop, padding: 4} or my_augment.py:function")
+    ]
     ClientSection = Annotated[Any, RegisteredSection(CLIENT, BuiltInSection, "my_client.py:train")]
     ScheduleSection = Annotated[
         Any, RegisteredSection(SCHEDULE, BuiltInSection, "cosine or {name: step, every: 10, gamma: 0.1}")

@@ -30,4 +30,4 @@ def with_loss(dataset: Dataset, loss: ShippedCode) -> ObjectiveSpec:
     Raises:
         DataError: the field that the model takes is to be named.
     """
-    return ObjectiveSpec(loss, dataset.input_field, dataset.input_scale)
+    return ObjectiveSpec(loss, tuple(dataset.input_fields), dataset.input_scale)

@@ -2,7 +2,7 @@
 
 A column called as what is to be predicted (see `target_of`) is the target: whole numbers and text are classes, other
 numbers values. The other columns of plain numbers are together the field ``x``, float32, in the file's order. A column
-of lists of one length is a field by itself. A column called ``split`` says which records are held out.
+of lists is a field by itself (see `split_records`). A column called ``split`` says which records are held out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from firmware_agent.common.datafiles.record_set import (
     FIELD_NAME,
+    LENGTH,
     MOST_CLASSES,
     RecordSet,
     RecordSource,
@@ -73,12 +74,16 @@ def check_names(path: Path, names: Sequence[str]) -> str | None:
 
 
 class _Table:
-    """Columns that were taken in so far: arrays of blocks of records, but of target and split the values."""
+    """Columns that were taken in so far: arrays of blocks of records, but of target and split the values.
+
+    A block of lists is their values, one behind the other; how many each record has of them stands by itself.
+    """
 
     def __init__(self, path: Path, unit: str) -> None:
         self._path, self._unit = path, unit
         self._target: str | None = None
         self._columns: dict[str, list[Any]] = {}
+        self._lengths: dict[str, list[int]] = {}
         self._block: list[tuple[int, Mapping[str, Any]]] = []
         self._block_records, self._bytes = 1, 0
 
@@ -102,8 +107,10 @@ class _Table:
         test = np.array([value == TEST for value in self._columns.pop(SPLIT, [])], bool)
         target = self._columns.pop(self._target, []) if self._target else []
         arrays = {name: _join(blocks) for name, blocks in self._columns.items() if blocks}
-        plain = [array for array in arrays.values() if array.ndim == 1]
-        fields = {name: array for name, array in arrays.items() if array.ndim > 1}
+        plain = [array for name, array in arrays.items() if name not in self._lengths]
+        where, lengths = str(self._path), self._lengths
+        lists = [split_records(name, array, lengths[name], where) for name, array in arrays.items() if name in lengths]
+        fields = {field: array for each in lists for field, array in each.items()}
         if not self._columns and not self._target:
             raise DataError(f"{self._path}: holds no records; give a file with some")
         if not arrays or (plain and INPUT in fields) or not all(map(FIELD_NAME.fullmatch, fields)):
@@ -114,7 +121,7 @@ class _Table:
         if plain:
             fields = {INPUT: np.stack(plain, axis=1)} | fields
         if self._target and isinstance(target[0], np.ndarray):
-            fields[self._target] = _join(target)
+            fields |= split_records(self._target, _join(target), lengths[self._target], where)
         elif self._target:
             fields[self._target], names = self._read_target(target, names)
         checked = check_fields(fields, str(self._path))
@@ -152,16 +159,17 @@ class _Table:
             )
 
     def _array(self, name: str, values: list[Any], before: list[Any]) -> npt.NDArray[Any]:
-        """Return the values of a column, which have the shape of those before."""
-        if all(map(_is_number, values)) and (not before or before[0].ndim == 1):
+        """Return the values of a column, which have the form of those before."""
+        if all(map(_is_number, values)) and name not in self._lengths:
             return np.array(values, np.float32)
         arrays = [_read_value(value) for value in values]
         self._check(name, [array is not None for array in arrays])
         found = [array for array in arrays if array is not None]
-        wanted = before[0].shape[1:] if before else found[0].shape
-        told = f"has not the shape {list(wanted)} of the first; pad or cut all to one length"
-        self._check(name, [array.shape == wanted for array in found], told)
-        return np.stack(found)
+        listed, rest = name in self._lengths or not before, (before or found)[0].shape[1:]
+        told = "is of another form than others; numbers and lists do not mix, and lists may differ in length alone"
+        self._check(name, [listed and array.ndim > 0 and array.shape[1:] == rest for array in found], told)
+        self._lengths.setdefault(name, []).extend(map(len, found))
+        return np.concatenate(found)
 
     def _check(self, name: str, is_right: Sequence[Any], wrong: str | None = None) -> None:
         """Raise the error of the first value of the block that is not right, if there is one."""
@@ -187,6 +195,34 @@ class _Table:
                 f"are 0 to {MOST_CLASSES - 1}, of two classes at least, and values to regress on have a decimal point"
             )
         return np.array(values, np.int64), names
+
+
+def split_records(
+    name: str, values: npt.NDArray[Any], lengths: Sequence[int], where: str
+) -> dict[str, npt.NDArray[Any]]:
+    """Return a field of all records; where they differ in length, padded with 0, and the field of their lengths.
+
+    Args:
+        name: of the field.
+        values: (all values, ...), record behind record.
+        lengths: how many of them each record has.
+        where: begins errors.
+
+    Raises:
+        DataError: padded, they take more memory than there may be.
+    """
+    counts = np.array(lengths, np.int64)
+    shape = len(counts), int(counts.max()), *values.shape[1:]
+    if shape[0] * shape[1] == len(values):
+        return {name: values.reshape(shape)}
+    if math.prod(shape) * values.itemsize > MOST_BYTES:
+        raise DataError(
+            f"{where}: field {name}: records of {counts.min()} to {shape[1]} values take over {MOST_BYTES >> 30} GiB "
+            "in memory when each is as long as the longest; cut the longest, or leave them out"
+        )
+    padded = np.zeros(shape, values.dtype)
+    padded[np.arange(shape[1]) < counts[:, None]] = values
+    return {name: padded, name + LENGTH: counts}
 
 
 def _is_number(value: Any) -> bool:
@@ -218,7 +254,7 @@ def _complaint(value: Any) -> str:
     if isinstance(value, str):
         return f"is text ({_shown(value)}); make it a number or leave the column out: text may be the target alone"
     if isinstance(value, list):
-        return "is a list that is empty, or not of finite numbers alone; give all lists one length"
+        return "is a list that is empty, or not of finite numbers alone; give it a number at least, or leave it out"
     if isinstance(value, float) and not math.isfinite(value):
         return f"is {value}; correct it, or leave the record out"
     return f"is {_shown(value)} and no number that float32 holds; make it one, or leave the column out"

@@ -15,7 +15,7 @@ from firmware_agent.common.datafiles.record_set import RecordSet, RecordSource, 
 from firmware_agent.common.errors import DataError, PluginError, user_errors
 from firmware_agent.common.folded_traceback import describe_error
 from firmware_agent.common.user_code.source_files import module_from, read_source
-from host.core.readers.table_records import MOST_BYTES
+from host.core.readers.table_records import MOST_BYTES, split_records
 
 _FIELDS = ("x", "y")
 _FORM = "an item is (input, target), or a mapping of field to tensor, array or number"
@@ -87,26 +87,36 @@ def _stack(source: str, dataset: Any) -> dict[str, npt.NDArray[Any]]:
     if count < 1:
         raise DataError(f"data.source: {source}: holds no records; give some")
     first = _read_item(source, dataset, 0)
-    if (needed := count * sum(value.nbytes for value in first.values())) > MOST_BYTES:
-        raise DataError(
-            f"data.source: {source}: {count} records take {needed / 2**30:.1f} GiB in memory, more than "
-            f"{MOST_BYTES >> 30}; give fewer, or write them to an .npz or .safetensors file once"
-        )
-    fields = {name: np.empty((count, *value.shape), value.dtype) for name, value in first.items()}
+    taken, columns = 0, {name: list[npt.NDArray[Any]]() for name in first}
     for index in range(count):
         item = first if index == 0 else _read_item(source, dataset, index)
-        if (found := _form_of(item)) != (wanted := _form_of(first)):
+        if _form_of(item, 1) != _form_of(first, 1):
             raise DataError(
-                f"data.source: {source}: item {index} is {found}, item 0 {wanted}; there is no collate function: pad, "
-                "cut or convert all to one form in __getitem__"
+                f"data.source: {source}: item {index} is {_form_of(item)}, item 0 {_form_of(first)}; pad, cut or "
+                "convert all to one form in __getitem__; the first axis alone may differ"
+            )
+        taken += sum(value.nbytes for value in item.values())
+        if (needed := taken if index else count * taken) > MOST_BYTES:
+            raise DataError(
+                f"data.source: {source}: {count} records take {needed / 2**30:.1f} GiB in memory, more than "
+                f"{MOST_BYTES >> 30}; give fewer, or write them to an .npz or .safetensors file once"
             )
         for name, value in item.items():
-            fields[name][index] = value
-    return fields
+            columns[name].append(value)
+    return {
+        field: column
+        for name, values in columns.items()
+        for field, column in (
+            split_records(name, np.concatenate(values), [len(each) for each in values], f"data.source: {source}")
+            if values[0].ndim
+            else {name: np.stack(values)}
+        ).items()
+    }
 
 
-def _form_of(item: Mapping[str, npt.NDArray[Any]]) -> str:
-    return ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in sorted(item.items()))
+def _form_of(item: Mapping[str, npt.NDArray[Any]], begin: int = 0) -> str:
+    """Return names, dtypes and shapes from an axis on."""
+    return ", ".join(f"{name} {value.dtype}{list(value.shape)[begin:]}" for name, value in sorted(item.items()))
 
 
 def _read_item(source: str, dataset: Any, index: int) -> dict[str, npt.NDArray[Any]]:

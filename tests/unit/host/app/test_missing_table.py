@@ -48,7 +48,7 @@ def dataset(fields: dict[str, Any] | None = None, name: str | None = None) -> Da
 def task(loss: ShippedCode = CROSS, data: Dataset | None = None, **keys: Any) -> str:
     job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}} | keys)
     used = data or dataset()
-    frame = step_frame(job, ShippedCode("digits_cnn"), ObjectiveSpec(loss, used.input_field, 1.0), None)
+    frame = step_frame(job, ShippedCode("digits_cnn"), ObjectiveSpec(loss, used.input_fields, 1.0), None)
     return task_of(frame, used)
 
 
@@ -127,7 +127,7 @@ async def test_a_drive_takes_the_jobs_step_on_a_few_of_its_records(run: Resolved
     table = await measure_table(drive.session, wanted, "image", Silent())
     assert table.key == wanted.key
     (job,) = [frame for frame in drive.frames if isinstance(frame, Job)]
-    assert (job.input_field, job.loss, job.optimiser) == ("tokens", Code("next_token"), Code("AdamW"))
+    assert (job.input_fields, job.loss, job.optimiser) == (["tokens"], Code("next_token"), Code("AdamW"))
     assert (job.model, job.source) == (run.spec.name, run.spec.source)
     assert job.learning_rate < run.job.learning_rate  # weights stay finite, whatever the job says
     for array in (machine_request(wanted), array_request(run.config, wanted)):

@@ -163,7 +163,9 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     newer = {"communication": True, "on_failure": True, "strategy": {"update_norm"}, "name": True, "track": True}
     ways = {"classes_per_drive", "quantity", "column", "function", "options"}
     newer |= {"loss": True, "client": True, "metrics": True, "data": {"input": True, "partition": ways}}
-    newer |= dict.fromkeys(("optimizer", "schedule", "clip_norm", "precision", "initial_weights", "freeze"), True)
+    newer |= dict.fromkeys(
+        ("optimizer", "schedule", "clip_norm", "precision", "initial_weights", "freeze", "collate", "augment"), True
+    )
     left_out: Any = dict.fromkeys(("rounds", "target", "checkpoint", "watchdog", "planner"), True) | newer
     old = job().model_dump(mode="json", exclude=left_out)
     old["sync"]["patience"] = old["sync"].pop("straggler_factor")

@@ -17,7 +17,7 @@ from host.training.round_exchange import job_frame
 
 CONTENT: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}}
 OPTIONS = {"betas": [0.8, 0.9], "weight_decay": 0.1}
-OBJECTIVE = ObjectiveSpec(ShippedCode("cross_entropy"), "image", 1 / 16)
+OBJECTIVE = ObjectiveSpec(ShippedCode("cross_entropy"), ("image",), 1 / 16)
 OWN = "import torch\n\nclass Own(torch.optim.SGD):\n    pass\n"
 
 

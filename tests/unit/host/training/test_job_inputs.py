@@ -40,13 +40,15 @@ def test_seconds_are_this_machines_own_of_native_drives_that_are_neither_modelle
         ({"optimizer": "Adam"}, "Adam updates"),
         ({"clip_norm": 1.0}, "SGD with clip_norm updates"),
         ({"mode": "sync", "optimizer": "Adam"}, None),  # the host steps
+        ({"mode": "sync", "augment": ["flip"]}, "which has neither augment nor collate"),
+        ({"collate": "pad"}, "seconds of steps are without them"),
     ],
 )
-def test_where_a_table_of_sgd_stands_for_another_optimiser_is_told(keys: dict[str, Any], other: str | None) -> None:
+def test_where_a_table_stands_for_more_than_was_measured_is_told(keys: dict[str, Any], other: str | None) -> None:
     job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}} | keys)
     notes = inputs("native", "auto", modelled=True, job=job).clock_notes()
     assert (notes == []) == (other is None)
     if other is not None:
-        assert notes[0].startswith("csd-00: modelled from a calibration table that was measured with SGD")
+        assert notes[0].startswith("csd-00: modelled from a calibration table")
         assert other in notes[0]
     assert inputs("native", "auto", modelled=False, job=job).clock_notes() == []

@@ -30,7 +30,7 @@ from host.policies.aggregation import FedAvg
 from host.policies.aggregation.scaffold import Scaffold
 from tests.support.examples import examples
 
-OBJECTIVE = Objective.of_spec(ObjectiveSpec(ShippedCode("mean_squared_error"), "x", 1.0))
+OBJECTIVE = Objective.of_spec(ObjectiveSpec(ShippedCode("mean_squared_error"), ("x",), 1.0))
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 COLUMNS = {"x": X, "y": X @ np.array([[1.0], [-1.0]], np.float32)}
 

@@ -39,7 +39,7 @@ VOCABULARY = 7
 
 
 def objective(name: str, source: str | None = None, field: str = "x", **arguments: Any) -> Objective:
-    return Objective.of_spec(ObjectiveSpec(ShippedCode(name, source, arguments), field, 0.5), "float64")
+    return Objective.of_spec(ObjectiveSpec(ShippedCode(name, source, arguments), (field,), 0.5), "float64")
 
 
 def make_case(name: str, records: int, seed: int) -> tuple[torch.Tensor, Batch]:
@@ -106,10 +106,10 @@ def test_what_is_wrong_with_a_loss_is_named() -> None:
 
 def test_bytes_are_scaled_whole_numbers_stay_and_others_take_the_models_precision() -> None:
     own = objective("cross_entropy")
-    found = own.inputs({"x": np.array([[0, 255]], np.uint8)})
+    (found,) = own.inputs({"x": np.array([[0, 255]], np.uint8)})
     assert (found.dtype, found.tolist()) == (torch.float64, [[0.0, 127.5]])
-    assert own.inputs({"x": np.array([[300]], np.int64)}).dtype == torch.int64
-    found = own.inputs({"x": np.array([[1.5]], np.float32)})
+    assert own.inputs({"x": np.array([[300]], np.int64)})[0].dtype == torch.int64
+    (found,) = own.inputs({"x": np.array([[1.5]], np.float32)})
     assert (found.dtype, found.tolist()) == (torch.float64, [[1.5]])
 
 
@@ -123,3 +123,123 @@ def test_the_model_takes_the_only_field_that_is_no_target(fields: list[str], wan
 def test_of_several_fields_the_job_names_the_one_that_the_model_takes() -> None:
     with pytest.raises(DataError, match=r"data.input: records have a, b; name the field"):
         input_of(["a", "b", "y"])
+
+
+STEPS = """
+import torch
+
+
+def same(batch, generator):
+    return dict(batch)
+
+
+def noise(batch, generator, size=1.0):
+    return {**batch, "x": batch["x"] + size * torch.rand(batch["x"].shape, generator=generator)}
+
+
+def wider(batch, generator):
+    return {**batch, "x": batch["x"].repeat(1, 2)}
+
+
+def fewer(batch, generator):
+    return {name: values[1:] for name, values in batch.items()}
+
+
+def more(batch, generator):
+    return {**batch, "z": batch["x"]}
+
+
+def nothing(batch, generator):
+    batch["x"] += 1
+
+
+def mask(batch):
+    return {"x": batch["x"][:, :1], "mask": batch["x"] > 0, "y": batch["y"]}
+
+
+def scalar(batch):
+    return {"x": batch["x"], "y": batch["y"].sum()}
+
+
+def plain(batch):
+    return {name: values.numpy() for name, values in batch.items()}
+
+
+def last(batch):
+    return batch["x"]
+"""
+PAIR: Batch = {"x": np.array([[1.0, -2.0], [3.0, 0.0]]), "y": np.array([0.5, 1.5])}
+
+
+def of_steps(*augment: str, collate: str | None = None, fields: tuple[str, ...] = ("x",)) -> Objective:
+    augments, made = (ShippedCode(f"s.py:{name}", STEPS) for name in augment), collate and f"s.py:{collate}"
+    code = ShippedCode(made, STEPS) if made else None
+    spec = ObjectiveSpec(ShippedCode("mean_squared_error"), fields, 0.5, tuple(augments), code)
+    return Objective.of_spec(spec, "float64")
+
+
+def test_records_are_augmented_in_training_alone_and_collated_always() -> None:
+    own = of_steps("noise", "noise", collate="mask", fields=("x", "mask"))
+    torch.manual_seed(3)
+    batch = own.prepare(PAIR)
+    torch.manual_seed(3)
+    drawn = torch.rand(2, 2) + torch.rand(2, 2)  # NumPy's float64 is added to torch's float32
+    np.testing.assert_allclose(batch["x"], PAIR["x"][:, :1] + drawn.numpy()[:, :1], rtol=1e-6)
+    still = own.prepare(PAIR, training=False)
+    np.testing.assert_array_equal(still["x"], PAIR["x"][:, :1])
+    x, mask = own.inputs(still)
+    assert (x.dtype, mask.dtype, mask.tolist()) == (torch.float64, torch.bool, [[True, False], [True, False]])
+    assert of_steps().prepare(PAIR) is PAIR
+
+
+def test_the_model_takes_fields_in_the_order_of_their_names() -> None:
+    y, x = of_steps(fields=("y", "x")).inputs(PAIR)
+    assert (y.tolist(), x.tolist()) == (PAIR["y"].tolist(), PAIR["x"].tolist())
+    with pytest.raises(ModelError, match=r"data\.input: batches have no field 'mask', but x, y; name some of these"):
+        of_steps(fields=("x", "mask")).inputs(PAIR)
+
+
+@pytest.mark.parametrize(
+    ("augment", "collate", "message"),
+    [
+        ("wider", None, r"augment 's\.py:wider': returned x float64\[2, 4\], y float64\[2\], of x float64\[2, 2\], y"),
+        ("fewer", None, r"returned x float64\[1, 2\], .* the same fields, shapes and dtypes"),
+        ("more", None, r"returned x float64\[2, 2\], y float64\[2\], z float64\[2, 2\], of x"),
+        ("nothing", None, "returned NoneType, of x"),
+        (None, "scalar", r"collate 's\.py:scalar': returned .*, y float64\[\], of .* tensors of all records, in their"),
+        (None, "plain", "return a mapping with tensors of all records"),
+        (None, "last", "returned Tensor, of x"),
+    ],
+)
+def test_what_makes_no_batch_is_refused(augment: str | None, collate: str | None, message: str) -> None:
+    own = of_steps(*[augment] if augment else [], collate=collate)
+    with pytest.raises(ModelError, match=message):
+        own.prepare(PAIR)
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.integers(1, 5), st.integers(0, 3), st.integers(0, 99))
+def test_a_next_token_of_ragged_records_is_of_their_own_places(
+    lengths: list[int], cut: int, wider: int, seed: int
+) -> None:
+    generator, longest = np.random.default_rng(seed), max(lengths) + wider
+    tokens = torch.from_numpy(generator.integers(0, VOCABULARY, (len(lengths), longest)))
+    outputs = torch.from_numpy(generator.standard_normal((len(lengths), longest, VOCABULARY)))
+    own, batch = objective("next_token", field="tokens"), {"tokens": tokens.numpy(), "tokens.length": np.array(lengths)}
+
+    def alone(record: int) -> float:
+        length = lengths[record]
+        if length == 1:  # nothing is to be predicted
+            return 0.0
+        part = {"tokens": tokens[record : record + 1, :length].numpy()}
+        return float(own.loss_of(outputs[record : record + 1, :length], part))
+
+    whole = float(own.loss_of(outputs, batch))
+    assert whole == pytest.approx(np.mean([alone(record) for record in range(len(lengths))]))
+    parts = [slice(cut % len(lengths)), slice(cut % len(lengths), None)]
+    sums = [
+        float(own.loss_of(outputs[part], {name: column[part] for name, column in batch.items()})) * len(lengths[part])
+        for part in parts
+        if lengths[part]
+    ]
+    assert whole * len(lengths) == pytest.approx(sum(sums))

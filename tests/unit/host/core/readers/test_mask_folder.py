@@ -45,7 +45,7 @@ def test_masks_are_the_target_of_every_pixel(mode: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(mask, CLASSES[number])
     logits = torch.nn.functional.one_hot(torch.tensor(data.fields["target"]).long(), 3).permute(0, 3, 1, 2) * 50.0
     assert float(CrossEntropy()(logits, {"target": torch.tensor(data.fields["target"])})) < 1e-6
-    assert data.input_field == "image"
+    assert data.input_fields == ["image"]
 
 
 def test_black_and_white_are_two_classes_and_255_beside_others_stays(tmp_path: Path) -> None:

@@ -48,7 +48,12 @@ class Breaks(Images):
 
 class Ragged(Images):
     def __getitem__(self, index):
-        return torch.ones(index + 1), 0.5
+        return torch.full((index + 1, 2), index), 0.5
+
+
+class Wider(Images):
+    def __getitem__(self, index):
+        return torch.ones(2, index + 1), 0.5
 
 
 class Iterable(IterableDataset):
@@ -156,7 +161,7 @@ def test_an_error_of_the_users_keeps_file_and_line(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Ragged", r"item 1 is x float32\[2\], y float32\[\], item 0 x float32\[1\], .* pad, cut or convert"),
+        ("Wider", r"item 1 is x float32\[2, 2\], y float32\[\], item 0 x float32\[2, 1\], .* pad, cut or convert"),
         ("Late", r"item 3 is z float32\[\], item 0 x float32\[\]"),
         ("Iterable", "has no __len__ or no __getitem__; give a map-style data set"),
         ("Text", "item 0: str is no number; an item is"),
@@ -192,3 +197,19 @@ def test_memory_is_bounded_to_the_byte(file: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(user_dataset, "MOST_BYTES", 20 * (3 * 4 * 5 + 8) - 1)
     with pytest.raises(DataError, match="more than 0"):
         load_dataset(f"{file}:Images", 0)
+
+
+def test_items_that_differ_in_length_are_padded_beside_their_lengths(file: Path) -> None:
+    data = load_dataset(f"{file}:Ragged", 0)
+    x, lengths = data.fields["x"], data.fields["x.length"]
+    assert (x.shape, lengths.dtype, data.input_fields) == ((16, 20, 2), np.int64, ["x"])
+    np.testing.assert_array_equal(lengths, 1 + x[:, 0, 0])
+    for record, length in zip(x, lengths, strict=True):
+        assert (record[:length] == length - 1).all()
+        assert not record[length:].any()
+
+
+def test_memory_of_items_that_grow_is_bounded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_dataset, "MOST_BYTES", 400)
+    with pytest.raises(DataError, match=r"more than 0; give fewer"):
+        load_dataset(f"{file}:Ragged", 0)

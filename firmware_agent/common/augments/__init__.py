@@ -1,0 +1,1 @@
+"""Augmentations: what changes the records of a batch at random, in training alone."""

@@ -1,0 +1,1 @@
+"""Collate functions: what makes the batch that model, loss and metrics take of the records as stored."""

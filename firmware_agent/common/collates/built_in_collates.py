@@ -1,0 +1,40 @@
+"""Built-in collate functions.
+
+Torch is imported when one is used: whoever only reads a job has no need of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from firmware_agent.common.datafiles.record_set import LENGTH, target_of
+from firmware_agent.common.shipped_code import BuiltIns
+
+COLLATES = BuiltIns()
+
+
+@COLLATES.register("pad", "Ragged fields as long as the longest record of the batch.")
+class Pad:
+    """Cuts a batch to its longest record, and fills up the others."""
+
+    def __init__(self, fill: float = 0.0, target_fill: int = -100) -> None:
+        """Make it.
+
+        Args:
+            fill: what stands behind a record's own values.
+            target_fill: the same in whole numbers that are to be predicted; cross_entropy leaves -100 out.
+        """
+        self._fill, self._target_fill = fill, target_fill
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the batch; fields that are not ragged stay as they are."""
+        import torch
+
+        padded = dict(batch)
+        for name in [name for name in batch if name + LENGTH in batch]:
+            values, ones = batch[name][:, : max(1, int(batch[name + LENGTH].max()))], [1] * (batch[name].ndim - 2)
+            behind = torch.arange(values.shape[1]).reshape(-1, *ones) >= batch[name + LENGTH].reshape(-1, 1, *ones)
+            predicted = name == target_of(batch) and not values.is_floating_point()
+            padded[name] = values.masked_fill(behind, self._target_fill if predicted else self._fill)
+        return padded
