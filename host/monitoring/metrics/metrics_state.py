@@ -210,8 +210,12 @@ class MetricsState(RunListener):
 
     def _show_state(self, name: str, device: _Device) -> None:
         now = self._state_of(device)
-        states = {(names.DEVICE_STATE, (name, state)): state == now for state in STATES}
-        self._store.update({(names.DEVICE_UP, (name,)): device.up, **states})
+        self._store.update(
+            {
+                (names.DEVICE_UP, (name,)): device.up,
+                **{(names.DEVICE_STATE, (name, state)): state == now for state in STATES},
+            }
+        )
 
     def _state_of(self, device: _Device) -> str:
         if device.up:
