@@ -58,8 +58,7 @@ DEFAULT_DRIVES, DEFAULT_PROFILE = 2, "newport"
 
 def group_of(drives: int | None, profile: str | None) -> list[dict[str, Any]]:
     """Return the groups of an array of equal drives."""
-    count = DEFAULT_DRIVES if drives is None else drives
-    return [{"profile": profile or DEFAULT_PROFILE, "count": count}]
+    return [{"profile": profile or DEFAULT_PROFILE, "count": DEFAULT_DRIVES if drives is None else drives}]
 
 
 AS_IN_FILE = ArrayChanges()

@@ -40,11 +40,10 @@ class HypervisorSection(Config):
 
     def rules(self) -> Mapping[str, object]:
         """Return the rules of limits and paths."""
-        limits = {"memory": self.memory, "disk": self.disk}
         return {
             **{
                 f"{key} must be more than 0 B; leave it out for what is free there": size is not None and size <= 0
-                for key, size in limits.items()
+                for key, size in {"memory": self.memory, "disk": self.disk}.items()
             },
             f"pool_path: {self.pool_path!r} must be an absolute path on the hypervisor": (
                 self.pool_path is not None and not self.pool_path.startswith("/")

@@ -218,13 +218,15 @@ class NativeEngine(Engine):
     def _find(self, array: str, leftovers: bool = False) -> dict[str, psutil.Process]:
         """Return device name -> process of each agent of `array` that runs; `leftovers` too, whose record is gone."""
         devices_folder = self._arrays_folder / array / "devices"
-        found: dict[str, psutil.Process] = {}
-        if leftovers:
-            found |= {folder.name: process for process, folder in _unrecorded() if folder.parent == devices_folder}
-        for path in devices_folder.glob(f"*/{PROCESS_FILE}"):
-            if (process := _recorded(path.parent)) is not None and not _ended(process):
-                found[path.parent.name] = process
-        return found
+        unrecorded = _unrecorded() if leftovers else ()
+        return {
+            **{folder.name: process for process, folder in unrecorded if folder.parent == devices_folder},
+            **{
+                path.parent.name: process
+                for path in devices_folder.glob(f"*/{PROCESS_FILE}")
+                if (process := _recorded(path.parent)) is not None and not _ended(process)
+            },
+        }
 
 
 @contextlib.contextmanager

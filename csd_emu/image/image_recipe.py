@@ -235,10 +235,9 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, An
     """Return size and SHA-256 of the named files."""
     paths = {name: folder / name for name in names}
     with ThreadPoolExecutor() as pool:
-        digests = pool.map(file_sha256, paths.values())
         return {
             name: {"size_bytes": path.stat().st_size, "sha256": digest}
-            for (name, path), digest in zip(paths.items(), digests, strict=True)
+            for (name, path), digest in zip(paths.items(), pool.map(file_sha256, paths.values()), strict=True)
         }
 
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -146,10 +146,8 @@ class ImageStore:
         """Return the images, newest first; folders whose metadata cannot be read are left out."""
         found = []
         for directory in self._directories():
-            try:
+            with suppress(ImageError, KeyError):
                 found.append(_info(directory))
-            except (ImageError, KeyError):
-                continue
         return sorted(found, key=lambda info: info.created, reverse=True)
 
     def prune(self, keep: set[str]) -> list[str]:

@@ -38,8 +38,7 @@ def archive(entries: Iterable[Entry]) -> bytes:
     blocks: list[bytes] = []
     made: set[str] = set()
     for entry in entries:
-        parents = [str(parent) for parent in reversed(PurePosixPath(entry.path).parents) if str(parent) != "."]
-        for parent in parents:
+        for parent in [str(parent) for parent in reversed(PurePosixPath(entry.path).parents) if str(parent) != "."]:
             if parent not in made:
                 blocks.append(_block(Entry(parent, 0o755), len(blocks) + 1))
                 made.add(parent)
@@ -57,8 +56,7 @@ def _block(entry: Entry, inode: int) -> bytes:
 def _record(name: str, mode: int, content: bytes, inode: int) -> bytes:
     encoded = name.encode() + b"\0"
     fields = [inode, mode, 0, 0, 1, _TIME_SECONDS, len(content), 0, 0, 0, 0, len(encoded), 0]
-    header = b"070701" + b"".join(b"%08X" % field for field in fields)
-    return _padded(header + encoded) + _padded(content)
+    return _padded(b"070701" + b"".join(b"%08X" % field for field in fields) + encoded) + _padded(content)
 
 
 def _padded(data: bytes) -> bytes:

@@ -40,12 +40,10 @@ class Mirrors:
 
     def sources(self, suite: str, keyring: Path, *, updated: bool = True) -> str:
         """Return the apt sources (deb822) of one release, with its updates, or as it was last released."""
-        stanzas = [(self.main, f"{suite} {suite}-updates" if updated else suite)]
-        if updated:
-            stanzas.append((self.security, f"{suite}-security"))
+        updates = [(self.main, f"{suite} {suite}-updates"), (self.security, f"{suite}-security")]
         return "\n".join(
             f"Types: deb\nURIs: {address}\nSuites: {suites}\nComponents: main\nSigned-By: {keyring}\n"
-            for address, suites in stanzas
+            for address, suites in (updates if updated else [(self.main, suite)])
         )
 
 
@@ -63,10 +61,9 @@ def find_keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
     Raises:
         EnvironmentUnfit: it is not there.
     """
-    for name in _KEYRINGS:
-        if (folder / name).is_file():
-            return folder / name
-    raise EnvironmentUnfit(f"{folder / _KEYRINGS[0]}: not found; install the package debian-archive-keyring")
+    if (found := next((folder / name for name in _KEYRINGS if (folder / name).is_file()), None)) is None:
+        raise EnvironmentUnfit(f"{folder / _KEYRINGS[0]}: not found; install the package debian-archive-keyring")
+    return found
 
 
 def find_mirrors() -> Mirrors:

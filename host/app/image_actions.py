@@ -28,8 +28,9 @@ def list_images(paths: Paths) -> ImageReport:
     """Return all images in the cache, newest first."""
     store = ImageStore(paths.images)
     current = store.describe().hash
-    images = [ImageEntry(i.hash, i.size_bytes, i.build_seconds, i.hash == current) for i in store.images()]
-    return ImageReport(images, [])
+    return ImageReport(
+        [ImageEntry(i.hash, i.size_bytes, i.build_seconds, i.hash == current) for i in store.images()], []
+    )
 
 
 def prune_images(paths: Paths) -> ImageReport:

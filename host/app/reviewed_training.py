@@ -103,8 +103,10 @@ class ReviewedTraining:
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied."""
         state = self._training.state()
-        own = {_CUT: msgspec.to_builtins(self._cut), _LINK: msgspec.to_builtins(self._watch)}
-        return replace(state, progress={**state.progress, **own})
+        return replace(
+            state,
+            progress={**state.progress, _CUT: msgspec.to_builtins(self._cut), _LINK: msgspec.to_builtins(self._watch)},
+        )
 
     def restore(self, state: TrainingState) -> None:
         """Go on from `state`, with the cut that it has.

@@ -178,10 +178,9 @@ class _Run:
         self._reported = False
         past = where if isinstance(where, ResumePoint) else None
         run_log = RunLog(past.last_round if past is not None else 0)
-        every = request.job.checkpoint.every
         self._trackers = load_trackers(request.job.track, request.job.run_name, request.settings)
         listeners = [exporter.state, history, run_log, *self._trackers]
-        self._recorder = Recorder(listeners, request.sha256, every, past)
+        self._recorder = Recorder(listeners, request.sha256, request.job.checkpoint.every, past)
         self._failures = Failures(request.job.on_failure == CONTINUE, self._show_failure, self._recorder.set_failures)
         self._machines: list[SamplerMachine] = []
         if past is not None:
@@ -217,8 +216,7 @@ class _Run:
             given = {node.name for node in request.config.list_nodes() if node.data is None}
             written = {each.name: each.manifest_sha256 for each in state.devices if each.name in given}
             check_shards(written, folder / DEVICES)
-            name = request.config.name
-            remedy = f"it was chosen by csd-emu up; csd-emu down {name} and up again choose another"
+            remedy = f"it was chosen by csd-emu up; csd-emu down {request.config.name} and up again choose another"
             check_port(state.address, state.port, remedy)
             return INTERRUPTS.run(self._beside_machines(self._on_array_that_is_up(state, running)))
         check_port(request.config.host.address, request.config.host.port)

@@ -163,7 +163,6 @@ def _layer_costs(
     amounts: CutCosts, part: DeviceCost | HostPlace, device: str, alike: int, records: int, clock: str
 ) -> LayerCosts:
     names = [layer.name for layer in amounts.situation.layers]
-    seconds = zip(names, *(each.tolist() for each in amounts.pass_seconds(part)), strict=True)
     return LayerCosts(
         device=device,
         alike=alike,
@@ -171,7 +170,9 @@ def _layer_costs(
         clock=clock,
         measured_clock=part.layer_clock or None,
         reason=part.layer_reason,
-        layers=[LayerRow(*row) for row in seconds],
+        layers=[
+            LayerRow(*row) for row in zip(names, *(each.tolist() for each in amounts.pass_seconds(part)), strict=True)
+        ],
     )
 
 
@@ -231,20 +232,18 @@ def print_placement(plan: CutReport, title: str, clock: str) -> None:
     console.print(table)
     if left := sum(not row.refused for row in plan.cuts) - sum(not row.refused for row in shown):
         console.print(f"{left} more cuts are slower; --json has them all")
-    for reason, names in _refused(plan.cuts):
-        console.print(f"not before {names}: {reason}", markup=False)
     brackets = f", {IN_BRACKETS}" if plan.at_ends else ""
     overlap = "overlaps what drives compute" if plan.overlapped else "does not overlap what drives compute"
-    console.print(
+    lines = [
+        *(f"not before {names}: {reason}" for reason, names in _refused(plan.cuts)),
         f"clock of all seconds: {clock}{brackets}. {plan.drives} drives, {plan.records} records a step, a link of "
         f"{format_bytes(plan.link_bytes_per_second)}/s; the exchange {overlap}.",
-        markup=False,
-    )
-    for costs in plan.layer_costs:
-        console.print(_layers_line(costs), markup=False)
-    console.print(_verdict(plan), markup=False)
-    for note in plan.notes:
-        console.print(f"* {note}", markup=False)
+        *map(_layers_line, plan.layer_costs),
+        _verdict(plan),
+        *(f"* {note}" for note in plan.notes),
+    ]
+    for line in lines:
+        console.print(line, markup=False)
 
 
 def _layers_line(costs: LayerCosts) -> str:
@@ -295,12 +294,15 @@ def _best(plan: CutReport) -> list[CutRow]:
 
 def _refused(cuts: Sequence[CutRow]) -> list[tuple[str, str]]:
     """Return (reason, layers) of cuts that cannot be; many in a row with one reason are put together."""
-    found = []
-    for reason, group in groupby(cuts, key=lambda row: row.refused):
-        names = [row.layer or "the end (nothing moved)" for row in group]
-        if reason:
-            found.append((reason, names[0] if len(names) == 1 else f"{names[-1]} to {names[0]} ({len(names)})"))
-    return found
+    groups = (
+        (reason, [row.layer or "the end (nothing moved)" for row in group])
+        for reason, group in groupby(cuts, key=lambda row: row.refused)
+    )
+    return [
+        (reason, names[0] if len(names) == 1 else f"{names[-1]} to {names[0]} ({len(names)})")
+        for reason, names in groups
+        if reason
+    ]
 
 
 def _cells(row: CutRow) -> list[str]:

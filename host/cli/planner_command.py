@@ -144,14 +144,14 @@ def print_devices(report: PlanReport) -> None:
         return
     shape = "x".join(map(str, report.input_shape))
     _print_table(plan, f"Devices: {report.model} at {shape} on {report.array}, best for {plan.prefer}")
-    for reason in plan.reasons:
-        _say(f"* {reason}")
-    for note in plan.notes:
-        _say(f"note: {note}")
-    _say(_rests_on(plan, name_clock(plan.clock, report.core_model)))
+    rests_on = _rests_on(plan, name_clock(plan.clock, report.core_model))
+    for line in (*(f"* {reason}" for reason in plan.reasons), *(f"note: {note}" for note in plan.notes), rests_on):
+        _say(line)
     batches = ", ".join(f"{node} {batch}" for node, batch in plan.nodes.items())
     ends = f"; {describe_ends(plan.chosen.name, plan.at_ends)}" if plan.at_ends else ""
-    _say(f"chosen: {plan.chosen.name} (records per step: {batches}); {_sure(plan)}{ends}")
+    gap = f"; the search was not exact and may have missed {plan.gap:.2%}" if plan.gap else ""
+    sure = f"{plan.sure:.0%} sure that no other is better by more than 1 %{gap}"
+    _say(f"chosen: {plan.chosen.name} (records per step: {batches}); {sure}{ends}")
     if (summary := report.summary) is not None and not report.applied:
         _say(f"go on with it: csd-emu run --resume {summary.run_directory}")
         _say(f"the {plan.trial_steps} steps of pre-training are kept there; report.html in it shows the Pareto front")
@@ -202,11 +202,6 @@ def _rests_on(plan: SelectionReport, clock: str) -> str:
     steps = [format_band(f"{row.step_seconds:.4g} s", row.bands.get("step_seconds")) for row in plan.trials]
     tried = "; ".join(f"{row.name}: {row.steps} steps of {own}" for row, own in zip(plan.trials, steps, strict=True))
     return f"estimates {what}; measured in {plan.trial_steps} steps that count: {tried}"
-
-
-def _sure(plan: SelectionReport) -> str:
-    gap = f"; the search was not exact and may have missed {plan.gap:.2%}" if plan.gap else ""
-    return f"{plan.sure:.0%} sure that no other is better by more than 1 %{gap}"
 
 
 def _say(text: str) -> None:

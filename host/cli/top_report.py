@@ -130,8 +130,7 @@ class Readings:
         return next(found, "")
 
     def _matching(self, name: Metric | str, wanted: dict[str, str]) -> Iterator[tuple[dict[str, str], float]]:
-        text = name if isinstance(name, str) else name.name
-        for labels, value in self._samples.get(text, []):
+        for labels, value in self._samples.get(name if isinstance(name, str) else name.name, []):
             if all(labels.get(key) == content for key, content in wanted.items()):
                 yield labels, value
 
@@ -257,11 +256,10 @@ def _device_bands(window: ScrapeWindow, device: str) -> dict[str, Band]:
 
 def _device(window: ScrapeWindow, device: str) -> TopDevice:
     now = window.now
-    clocks = [now.labels(name, device=device).get("clock", "") for name in _CLOCKS]
     return TopDevice(
         device=device,
         state=now.state(device),
-        clock=next(filter(None, clocks), ""),
+        clock=next(filter(None, [now.labels(name, device=device).get("clock", "") for name in _CLOCKS]), ""),
         batch_size=_whole(now.first(names.BATCH_SIZE, device=device)),
         records_per_device_second=window.ratio(names.SAMPLES, names.COMPUTE_SECONDS, device=device),
         compute_seconds=now.sum(names.COMPUTE_SECONDS, device=device),

@@ -301,10 +301,10 @@ def choose_drives(inventory: Inventory, names: Iterable[str], groups: Iterable[s
         ConfigurationError: a drive or a group is not there, or nothing is chosen.
     """
     names, groups = list(names), list(groups)
-    for name in names:
-        _check(name, "drive", list(inventory.drives))
-    for group in groups:
-        _check(group, "group", list(inventory.groups))
+    for kind, wanted, known in (("drive", names, [*inventory.drives]), ("group", groups, [*inventory.groups])):
+        if (name := next((name for name in wanted if name not in known), None)) is not None:
+            hint = hint_at(name, known, f"there are: {', '.join(known[:10]) or 'none'}")
+            raise ConfigurationError(f"--{kind}s: the inventory has no {kind} {name!r}; {hint}")
     chosen = [
         drive
         for drive in inventory.list_drives()
@@ -313,9 +313,3 @@ def choose_drives(inventory: Inventory, names: Iterable[str], groups: Iterable[s
     if not chosen:
         raise ConfigurationError(f"inventory {inventory.name}: no drive is in {', '.join(groups)}; name other groups")
     return chosen
-
-
-def _check(name: str, kind: str, known: list[str]) -> None:
-    if name not in known:
-        hint = hint_at(name, known, f"there are: {', '.join(known[:10]) or 'none'}")
-        raise ConfigurationError(f"--{kind}s: the inventory has no {kind} {name!r}; {hint}")

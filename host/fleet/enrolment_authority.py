@@ -168,8 +168,9 @@ def _load(folder: Path, name: str) -> Authority:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ConfigurationError(f"{path}: others can read this private key; set its mode to 600, and enrol --renew")
     try:
-        saved = Credential((folder / _CERTIFICATE).read_text(encoding="utf-8"), path.read_text(encoding="utf-8"))
-        return Authority(name, saved)
+        return Authority(
+            name, Credential((folder / _CERTIFICATE).read_text(encoding="utf-8"), path.read_text(encoding="utf-8"))
+        )
     except ValueError as error:
         raise ConfigurationError(
             f"{folder}: this authority is damaged ({error}); restore it, or remove the folder and enrol all drives"

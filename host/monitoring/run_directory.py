@@ -140,13 +140,17 @@ class RunDirectory:
         Raises:
             EnvironmentUnfit: they cannot be written.
         """
-        versions: dict[str, Any] = {"host": {"python": platform.python_version(), "machine": platform.machine()}}
-        versions["host"] |= {package: metadata.version(package) for package in _PACKAGES}
-        versions["devices"] = facts
-        versions["profiles"] = profiles
-        versions["sources"] = sources or {}
-        if held is not None:
-            versions[HELD] = held
+        versions = {
+            "host": {
+                "python": platform.python_version(),
+                "machine": platform.machine(),
+                **{package: metadata.version(package) for package in _PACKAGES},
+            },
+            "devices": facts,
+            "profiles": profiles,
+            "sources": sources or {},
+            **({} if held is None else {HELD: held}),
+        }
         _write_input(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
         _write_input(self.path / ARRAY_FILE, _as_yaml(array))
         if server_group is not None:
@@ -300,14 +304,13 @@ class RunDirectory:
         Raises:
             EnvironmentUnfit: a file cannot be removed.
         """
-        weights = (WEIGHTS_FILE,) if (self.path / CHECKPOINT_FILE).exists() else ()
         for name in (
             SUMMARY_FILE,
             TRACE_FILE,
             SLICES_FILE,
             REPORT_FILE,
             METRICS_FILE,
-            *weights,
+            *((WEIGHTS_FILE,) if (self.path / CHECKPOINT_FILE).exists() else ()),
         ):  # the summary first: it says that all is there
             try:
                 (self.path / name).unlink(missing_ok=True)

@@ -88,8 +88,7 @@ def slice_trace(slices: Iterable[SliceRecord], clock: str, title: str = "csd-emu
     """
     ordered = sorted(slices, key=lambda each: (each.begin_seconds, each.end_seconds, each.device, each.direction))
     zero = min((each.ready_seconds for each in ordered), default=0.0)
-    ways = sorted({(each.device, each.direction) for each in ordered})
-    numbers = {way: number for number, way in enumerate(ways, 1)}
+    numbers = {way: number for number, way in enumerate(sorted({(each.device, each.direction) for each in ordered}), 1)}
     events: list[dict[str, Any]] = []
     for way, number in numbers.items():
         events.append(_name("process_name", number, 0, f"{title}: {way[0]} {way[1]}"))

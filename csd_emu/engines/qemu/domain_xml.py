@@ -100,10 +100,14 @@ class DomainSpec:
 def domain_xml(spec: DomainSpec) -> str:
     """Return the domain's XML; template and clone differ only in what `DomainSpec.clone` says."""
     translation = CLONE_TRANSLATION_MEBIBYTES if spec.clone else TEMPLATE_TRANSLATION_MEBIBYTES
+    tag, server = spec.tag, {"server": spec.tag.server} if spec.tag.server else {}
     domain = element(
         "domain",
         element("name", spec.name),
-        element("metadata", _tag_element(spec.tag)),
+        element(
+            "metadata",
+            element(f"{{{CSD_NAMESPACE}}}device", array=tag.array, run=tag.run, name=tag.device, **server),
+        ),
         element("memory", str(spec.memory_bytes), unit="bytes"),
         element("vcpu", "1"),
         element(
@@ -139,11 +143,6 @@ def read_tag(xml: str) -> Tag | None:
     if element is None:
         return None
     return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""), element.get("server", ""))
-
-
-def _tag_element(tag: Tag) -> ElementTree.Element:
-    server = {"server": tag.server} if tag.server else {}
-    return element(f"{{{CSD_NAMESPACE}}}device", array=tag.array, run=tag.run, name=tag.device, **server)
 
 
 def _devices(spec: DomainSpec) -> ElementTree.Element:

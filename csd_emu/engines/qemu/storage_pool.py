@@ -272,13 +272,12 @@ def default_folder(connection: libvirt.virConnect) -> str:
 
 def volume_xml(name: str, capacity_bytes: int, backing: tuple[Path, str] | None, owner: Owner | None) -> str:
     """Return the XML of a new volume: raw and sparse, or qcow2 over `backing`."""
-    permissions, store = list[ElementTree.Element](), list[ElementTree.Element]()
-    if owner is not None:
-        rights = {"mode": "0600", "owner": str(owner.user), "group": str(owner.group)}
-        permissions.append(element("permissions", *(element(tag, value) for tag, value in rights.items())))
-    if backing is not None:
-        path, form = backing
-        store.append(element("backingStore", element("path", str(path)), element("format", type=form)))
+    rights = {} if owner is None else {"mode": "0600", "owner": str(owner.user), "group": str(owner.group)}
+    permissions = [element("permissions", *(element(tag, value) for tag, value in rights.items()))] if rights else []
+    store = [
+        element("backingStore", element("path", str(path)), element("format", type=form))
+        for path, form in ([] if backing is None else [backing])
+    ]
     volume = element(
         "volume",
         element("name", name),

@@ -153,10 +153,8 @@ class Inventory(Config):
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
-        problems = [*self._unknown_groups(), *self._same_places(), *self._tangled_paths()]
-        if not self.drives:
-            problems.append("drives: there is none; add one, for example csd-00: {host: 10.0.0.2}")
-        if problems:
+        none = [] if self.drives else ["drives: there is none; add one, for example csd-00: {host: 10.0.0.2}"]
+        if problems := [*self._unknown_groups(), *self._same_places(), *self._tangled_paths(), *none]:
             raise ValueError("; ".join(problems))
         return self
 

@@ -81,27 +81,22 @@ def find_route(drive: DriveEntry) -> Route:
         ConfigurationError: OpenSSH's configuration is wrong, or a jump host cannot be read.
         EnvironmentUnfit: this machine has no OpenSSH client.
     """
-    options = []
-    if drive.user is not None:
-        options += ["-l", drive.user]
-    if drive.port is not None:
-        options += ["-p", str(drive.port)]
-    if drive.key is not None:
-        options += ["-i", drive.key, "-o", "IdentitiesOnly=yes"]
-    if drive.jump is not None:
-        options += ["-o", f"ProxyJump={drive.jump.replace(' ', '')}"]
-    return _ask(drive, drive.host, options, 0)
+    only = None if drive.key is None else "IdentitiesOnly=yes"
+    jump = None if drive.jump is None else f"ProxyJump={drive.jump.replace(' ', '')}"
+    given = ("-l", drive.user), ("-p", drive.port), ("-i", drive.key), ("-o", only), ("-o", jump)
+    return _ask(drive, drive.host, _options(*given), 0)
+
+
+def _options(*given: tuple[str, str | int | None]) -> list[str]:
+    """Return the words of those options of `ssh` that have a value."""
+    return [word for option, value in given if value for word in (option, str(value))]
 
 
 def _hop(drive: DriveEntry, text: str, depth: int) -> Route:
     """Return the route to a jump host; its own configuration tells it, and the inventory's key is offered too."""
     if (found := HOP.match(text.strip())) is None:
         raise ConfigurationError(f"drive {drive.name}: jump: {text!r} is no jump host; write [user@]host[:port]")
-    options = ["-i", drive.key] if drive.key is not None else []
-    if found["user"]:
-        options += ["-l", found["user"]]
-    if found["port"]:
-        options += ["-p", found["port"]]
+    options = _options(("-i", drive.key), ("-l", found["user"]), ("-p", found["port"]))
     return _ask(drive, found["six"] or found["host"], options, depth)
 
 

@@ -181,8 +181,7 @@ def _keep_alive(transport: Any, seconds: int) -> None:
     """
     transport.set_keepalive(seconds)
     if isinstance(transport.sock, socket.socket) and transport.sock.family != socket.AF_UNIX:
-        limit_milliseconds = 1000 * _KEEPALIVES_MISSED * seconds
-        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_milliseconds)
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVES_MISSED * seconds)
 
 
 def _close(connection: Any, keys: OpenSshKeys) -> None:

@@ -22,8 +22,7 @@ def make_shaper(config: ArrayConfig, arrays_folder: Path) -> Shaper | None:
         return None
     shape = link_shape(config)
     if kind == "auto":
-        plain = shape.latency_seconds <= LONGEST_LATENCY_SECONDS
-        kind = "namespace" if plain and can_make_namespaces() else "relay"
+        kind = "namespace" if shape.latency_seconds <= LONGEST_LATENCY_SECONDS and can_make_namespaces() else "relay"
     return NamespacedLink(config.name, shape) if kind == "namespace" else RelayedLink(arrays_folder, config.name, shape)
 
 

@@ -116,8 +116,7 @@ def read_baseline(path: Path) -> GateBaseline:
         raise _damaged(path, str(error)) from error
     if baseline.format != FORMAT:
         raise _damaged(path, f"its format is {baseline.format}, this csd-emu reads {FORMAT}")
-    hashes = content_sha256(baseline.job), content_sha256(baseline.array)
-    if hashes != (baseline.job_sha256, baseline.array_sha256):
+    if (content_sha256(baseline.job), content_sha256(baseline.array)) != (baseline.job_sha256, baseline.array_sha256):
         raise _damaged(path, "job or array do not have the hashes beside them")
     if baseline.seed != baseline.job.get("seed", JobConfig.model_fields["seed"].default):
         raise _damaged(path, f"its seed {baseline.seed} is not that of its job")

@@ -62,9 +62,8 @@ class ArrayPool:
         if self._connection is None:
             self._connection = ArrayConnection(self._name, self._folder / "array.log")
         self._tests += 1
-        runs = self._folder / f"test-{self._tests}"
         opened = self._connection.ask("open", _OPEN_SECONDS, keys=keys, folder=str(folder))
-        return CsdArray(self._connection, self._name, opened, folder, runs)
+        return CsdArray(self._connection, self._name, opened, folder, self._folder / f"test-{self._tests}")
 
     def release(self, array: CsdArray, test: str, failed: bool) -> None:
         """Take an array back from a test; it stays up for the next one if nothing has happened to it.

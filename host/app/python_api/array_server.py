@@ -71,8 +71,7 @@ class ArrayServer:
         """Inject a fault, beside whatever is going on, and answer."""
         with self.answering(message["number"]) as answer:
             given = (message[key] for key in ("device", "fault", "weight", "after", "duration"))
-            injection = Injection.read(self._name, *given)
-            answer["detail"] = inject_fault(injection, self._paths, Silent()).detail
+            answer["detail"] = inject_fault(Injection.read(self._name, *given), self._paths, Silent()).detail
 
     def cancel(self, message: Message) -> None:
         """End a run, also one that has not begun, and answer; the drives stay up."""

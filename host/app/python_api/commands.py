@@ -78,8 +78,7 @@ def calibrate(model: str | Callable[..., Any], **options: Any) -> Any:
         CsdError: the command failed; of the class that it reports.
     """
     with tempfile.TemporaryDirectory(prefix="csd-python-") as folder:
-        name = model if isinstance(model, str) else name_code(model, Path(folder))
-        return _run("calibrate", [name], options)
+        return _run("calibrate", [model if isinstance(model, str) else name_code(model, Path(folder))], options)
 
 
 def _run_on_files(command: str, job: JobLike, array: FileLike, changes: Mapping[str, Any], options: Any) -> Any:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from csd_emu.config.engine_names import group_of
 from firmware_agent.common.errors import ConfigurationError
@@ -18,9 +18,7 @@ from host.app.python_api.array_connection import NAME_PREFIX, ArrayConnection
 from host.app.python_api.job_content import JobLike, read_job
 from host.app.python_api.round_bar import show_rounds
 from host.app.python_api.run_handle import RoundCallback, Run, SubmittedRun
-
-if TYPE_CHECKING:
-    from host.app.python_api.run_result import RunResult
+from host.app.python_api.run_result import RunResult
 
 OPEN_SECONDS, CLOSE_SECONDS, INJECT_SECONDS = 3600.0, 300.0, 600.0
 

@@ -12,17 +12,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CsdError, DeviceError, RunCancelled
 from host.app.python_api.array_connection import Ticket
 from host.app.python_api.run_result import RunResult, load_result
+from host.core.failures import failed_run
+from host.core.summary import Summary
 from host.monitoring.run_directory import RECORDS_FILE
 from host.monitoring.runs.run_listing import is_running
-
-if TYPE_CHECKING:
-    from host.core.summary import Summary
 
 RUN_SECONDS = 1800.0
 _POLL_SECONDS = 0.05
@@ -70,8 +71,6 @@ class Run(ABC):
             UserCodeFailed: code of the user's failed in it, whatever the job's `on_failure` says.
             DeviceError: it takes longer than so many seconds of wall time.
         """
-        from host.core.failures import failed_run
-
         summary = self._summary(timeout_seconds)
         if summary.failures:
             raise failed_run(summary.failures, summary.run_directory)
@@ -91,8 +90,11 @@ class Run(ABC):
 
     def logs(self) -> list[str]:
         """Return what happened to drives so far, a line each."""
-        events = (record for record in self.records() if record["kind"] == "event")
-        return [f"{each['device']} {each['what']}: {each['detail']}" for each in events]
+        return [
+            f"{record['device']} {record['what']}: {record['detail']}"
+            for record in self.records()
+            if record["kind"] == "event"
+        ]
 
     def follow(self, on_round: RoundCallback, timeout_seconds: float | None = None) -> None:
         """Show each round to `on_round` as it ends, until the run does; cancel it when that returns True.
@@ -156,10 +158,6 @@ class SubmittedRun(Run):
             self._cancel()
 
     def _summary(self, timeout_seconds: float | None) -> Summary:
-        import msgspec
-
-        from host.core.summary import Summary
-
         answer = self._ticket.take(timeout_seconds)
         if (hint := answer.pop("hint", None)) is not None:  # said once
             logging.getLogger(__name__).warning("%s", hint)

@@ -166,8 +166,13 @@ def _global_names(source: str) -> list[tuple[str, int, bool]]:
 def _free_values(made: Any) -> frozenset[str]:
     """Return the variables of functions around a function, or around the methods of a class."""
     functions = [made] if isinstance(made, types.FunctionType) else vars(made).values()
-    own = {name for each in functions if isinstance(each, types.FunctionType) for name in each.__code__.co_freevars}
-    return frozenset(own - {"__class__"})
+    return frozenset(
+        name
+        for each in functions
+        if isinstance(each, types.FunctionType)
+        for name in each.__code__.co_freevars
+        if name != "__class__"
+    )
 
 
 def _is_plain(value: Any) -> bool:

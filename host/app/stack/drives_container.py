@@ -119,12 +119,10 @@ LIMIT_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/me
 def limit_bytes(files: Iterable[Path] = LIMIT_FILES) -> int | None:
     """Return the container's limit, or None if it has none; a limit above the machine's memory is none."""
     for path in files:
-        try:
+        with contextlib.suppress(OSError):
             text = path.read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < psutil.virtual_memory().total:
-            return int(text)
+            if text.isdigit() and int(text) < psutil.virtual_memory().total:
+                return int(text)
     return None
 
 

@@ -104,8 +104,9 @@ async def _watch_presence(name: str, paths: Paths) -> None:
     """
     while True:
         if not is_present(paths.presence(name)):
-            told = "the container that keeps the drives up has ended; this one ends too, to wait for the next"
-            raise EnvironmentUnfit(told)
+            raise EnvironmentUnfit(
+                "the container that keeps the drives up has ended; this one ends too, to wait for the next"
+            )
         await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -25,7 +25,7 @@ from host.cli.common_options import (
     complete_array,
     complete_fault,
 )
-from host.config.array_files import find_array
+from host.config.array_files import find_array, read_array
 from host.core.console import StageProgress, console, errors, print_json, print_line
 from host.core.interrupts import INTERRUPTS
 
@@ -70,7 +70,6 @@ def up(
 def _show_plan(array: Path, changes: ArrayChanges, as_json: bool) -> None:
     with INTERRUPTS.deferred():
         from host.app.array_actions import schedule_drives
-        from host.config.array_files import read_array
 
     report = schedule_drives(read_array(array, changes), Paths.default())
     print_json(report) if as_json else print_vm_schedule(report)
@@ -111,7 +110,6 @@ def clean(
     with INTERRUPTS.deferred():
         from host.app.array_actions import sweep as sweep_arrays
         from host.app.array_actions import sweep_file
-        from host.config.array_files import read_array
 
     if array is not None and names:
         raise ConfigurationError(f"sweep: names and --array {array} do not go together; leave one of them out")

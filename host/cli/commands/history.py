@@ -141,8 +141,7 @@ def print_comparison(comparison: RunComparison) -> None:
     for row in comparison.figures:
         cells = [_mean(row.columns[0])]
         for column in row.columns[1:]:
-            difference = "" if column.difference is None else f"{column.difference:+.4g}"
-            cells += [_mean(column), difference, column.verdict]
+            cells += [_mean(column), "" if column.difference is None else f"{column.difference:+.4g}", column.verdict]
         table.add_row(*map(escape, (row.figure, row.clock, *cells)))
     console.print(table)
     for key, values in comparison.configuration.items():

@@ -266,14 +266,14 @@ def print_gate(report: GateReport) -> None:
         )
     console.print(table)
     failing = [row for row in report.figures if row.verdict is not Verdict.WITHIN]
-    for row in failing:
-        console.print(f"{row.figure} is {row.verdict}: {REMEDIES[row.verdict]}", markup=False)
-    if failing:
-        console.print(list_changes(report.changed), markup=False)
-    for failure in report.failures:
-        console.print(f"failed: {failure}", markup=False)
-    for note in report.notes:
-        console.print(note, markup=False)
+    lines = [
+        *(f"{row.figure} is {row.verdict}: {REMEDIES[row.verdict]}" for row in failing),
+        *([list_changes(report.changed)] if failing else []),
+        *(f"failed: {failure}" for failure in report.failures),
+        *report.notes,
+    ]
+    for line in lines:
+        console.print(line, markup=False)
     if (summary := report.summary).target_accuracy is not None and not summary.reached:
         console.print(
             f"accuracy {format_accuracy(summary.accuracy)}: the job's target {summary.target_accuracy} was missed"

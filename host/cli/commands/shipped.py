@@ -13,7 +13,15 @@ from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from host.cli.common_options import Json, complete_example, complete_profile, complete_schema
-from host.cli.shipped_examples import ExamplesReport, NamedText
+from host.cli.shipped_examples import (
+    ExamplesReport,
+    NamedText,
+    list_examples,
+    list_pages,
+    print_examples,
+    print_names,
+    write_example,
+)
 from host.core.console import console, figures_table, print_json
 from host.core.interrupts import INTERRUPTS
 
@@ -40,8 +48,6 @@ def example(
     as_json: Json = False,
 ) -> None:
     """Write the files of an example, such as quickstart, or list the examples."""
-    from host.cli.shipped_examples import list_examples, print_examples, write_example
-
     written = [] if name is None else write_example(name, folder or Path(name))
     entries = [NamedText(each.name, each.title) for each in list_examples().values()]
     report = ExamplesReport(entries, [str(path) for path in written])
@@ -63,8 +69,6 @@ def docs(
     page: Annotated[str | None, typer.Argument(help="which one; without, they are listed")] = None,
 ) -> None:
     """Show a page of the documentation, or list the pages."""
-    from host.cli.shipped_examples import list_pages, print_names
-
     pages = list_pages()
     if page is None:
         print_names(

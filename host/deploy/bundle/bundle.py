@@ -261,8 +261,6 @@ def _compile(runner: Runner, python: BuildPython, root: Path, sources: Sequence[
     with tempfile.NamedTemporaryFile("w", prefix="csd-compile-", suffix=".txt", encoding="utf-8") as names:
         names.writelines(f"{path.relative_to(root).as_posix()}\n" for path in sources)
         names.flush()
-        # The order of a set's members depends on the seed.
-        environment = {**python.environment, "PYTHONHASHSEED": "0"}
         command: list[str | Path] = [
             *(word for word in python.command if word != "-I"),
             "-s",
@@ -271,7 +269,8 @@ def _compile(runner: Runner, python: BuildPython, root: Path, sources: Sequence[
             root,
             names.name,
         ]
-        runner.run(command, "compile the drive's packages", environment=environment)
+        # The order of a set's members depends on the seed.
+        runner.run(command, "compile the drive's packages", environment={**python.environment, "PYTHONHASHSEED": "0"})
 
 
 # Where the Python packages lie in it, as in the image of emulated drives; the control script knows it too.

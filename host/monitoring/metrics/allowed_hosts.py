@@ -41,8 +41,7 @@ def is_our_origin(origin: str, authority: str, names: Collection[str]) -> bool:
 
 
 def _is_named(authority: str, names: Collection[str]) -> bool:
-    host = urlsplit(f"//{authority}").hostname or ""
-    return authority in names or host.removesuffix(".") in names
+    return authority in names or (urlsplit(f"//{authority}").hostname or "").removesuffix(".") in names
 
 
 def _is_address(host: str) -> bool:

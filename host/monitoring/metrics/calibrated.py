@@ -30,10 +30,9 @@ class Calibrated:
         Devices whose table does not cover the batch sizes of the round are left out, and those that were late.
         """
         clocks = {part.device: part.clock for part in record.in_time}
-        expected = self._steps(record) if record.steps else self._round(record)
         return {
             (device, clocks[device]): samples / seconds
-            for device, samples, seconds in expected
+            for device, samples, seconds in (self._steps(record) if record.steps else self._round(record))
             if device in clocks and samples and seconds > 0
         }
 

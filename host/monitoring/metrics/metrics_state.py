@@ -78,13 +78,17 @@ class MetricsState(RunListener):
         self._start: RunStart | None = None
         self._sums = RunStats()
         self.revision = 0
-        self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
-        self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
-        self._store.set(names.SERVER_INFO, (run.server or run.array,), 1)
-        for device in run.devices:
-            self._store.add(names.REJOINS, (device,))
-            for kind in _ERRORS.values():
-                self._store.add(names.ERRORS, (device, kind))
+        self._store.update(
+            {
+                (names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version())): 1,
+                (names.RUN_INFO, (run.array, run.engine, run.model, run.mode)): 1,
+                (names.SERVER_INFO, (run.server or run.array,)): 1,
+            }
+        )
+        self._store.begin(
+            *((names.REJOINS, (device,)) for device in run.devices),
+            *((names.ERRORS, (device, kind)) for device in run.devices for kind in _ERRORS.values()),
+        )
         self._show_states()
 
     def start_booting(self) -> None:
@@ -98,8 +102,9 @@ class MetricsState(RunListener):
         with self._lock:
             self._start = start
             self._describe(start)
-            for name, seconds in start.boot_seconds.items():
-                self._store.set(names.BOOT_SECONDS, (name, WALL), seconds)
+            self._store.update(
+                {(names.BOOT_SECONDS, (name, WALL)): seconds for name, seconds in start.boot_seconds.items()}
+            )
             self._progress.begun = True
             begin_array(self._store, self._run.mode, start.clock, self._run.power_cap_watts)
             if self._run.servers:
@@ -204,10 +209,13 @@ class MetricsState(RunListener):
             self._show_state(name, device)
 
     def _show_state(self, name: str, device: _Device) -> None:
-        self._store.set(names.DEVICE_UP, (name,), device.up)
         now = self._state_of(device)
-        for state in STATES:
-            self._store.set(names.DEVICE_STATE, (name, state), state == now)
+        self._store.update(
+            {
+                (names.DEVICE_UP, (name,)): device.up,
+                **{(names.DEVICE_STATE, (name, state)): state == now for state in STATES},
+            }
+        )
 
     def _state_of(self, device: _Device) -> str:
         if device.up:

@@ -55,14 +55,15 @@ def begin_array(store: Store, mode: str, clock: str, power_cap_watts: float | No
     """Make the series of array and host, counters at 0 if they are new; `clock` is that of the array's seconds."""
     if power_cap_watts is not None:
         store.set(names.POWER_CAP, (clock,), power_cap_watts)
-    store.add(names.ROUND, (mode,))  # nothing is added: a resumed run is past round 0
     store.observe(names.ROUND_SECONDS, (mode, clock))
-    store.add(names.STRAGGLERS, (mode,))
-    store.add(names.WALL_SECONDS, (WALL,))
-    _begin_energy(store, HOST, (*COMPONENTS, CHASSIS), clock)
+    store.begin(
+        (names.ROUND, (mode,)),  # nothing is added: a resumed run is past round 0
+        (names.STRAGGLERS, (mode,)),
+        (names.WALL_SECONDS, (WALL,)),
+        *_energy_series(HOST, (*COMPONENTS, CHASSIS), clock),
+    )
     if SAMPLED in clock.split("+"):
-        store.add(names.SAMPLING_STEPS, ())
-        store.add(names.SAMPLING_COUNTED_STEPS, ())
+        store.begin((names.SAMPLING_STEPS, ()), (names.SAMPLING_COUNTED_STEPS, ()))
     if mode == SYNC:
         begin_steps(store, mode, clock)
 
@@ -73,11 +74,12 @@ def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> Non
     store.remove(names.DEVICE_INFO, device)
     store.set(names.DEVICE_INFO, facts.info, 1)
     store.update({(names.SCALE_RATIO, (device, phase)): scale for phase, scale in facts.scales.items()})
-    for metric, extra, _ in (*_EXCHANGED, *_TRAINED):
-        store.add(metric, _labels(metric, device, extra, facts.clock))
+    store.begin(
+        *((metric, _labels(metric, device, extra, facts.clock)) for metric, extra, _ in (*_EXCHANGED, *_TRAINED)),
+        *_energy_series(device, COMPONENTS, clock),
+    )
     for phase in STEP_PHASES:
         store.observe(names.STEP_SECONDS, (device, phase, facts.clock))
-    _begin_energy(store, device, COMPONENTS, clock)
     if mode == SYNC:
         begin_device_steps(store, device)
 
@@ -139,10 +141,11 @@ def show_bands(store: Store, run: RunStats, clock: str) -> None:
         store.replace(metric, {(*node, end, of): getattr(band, end) for node, end, of, band in ends})
 
 
-def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:
-    store.add(names.DEVICE_SECONDS, (node, clock))
-    for component in components:
-        store.add(names.ENERGY_JOULES, (node, component, MODEL, clock))
+def _energy_series(node: str, components: Iterable[str], clock: str) -> list[tuple[Metric, Labels]]:
+    return [
+        (names.DEVICE_SECONDS, (node, clock)),
+        *((names.ENERGY_JOULES, (node, component, MODEL, clock)) for component in components),
+    ]
 
 
 def _count(store: Store, part: DeviceRound, counters: Iterable[_Counter]) -> None:
@@ -163,14 +166,12 @@ def _add_steps(store: Store, part: DeviceRound, own_seconds: Sequence[float]) ->
 
 
 def _add_energy(store: Store, record: RoundRecord) -> None:
-    nodes = record.node_joules
-    for node in nodes.keys() | set(record.idle):
-        store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
+    nodes, seconds = record.node_joules, record.array_seconds
+    store.update({(names.DEVICE_SECONDS, (node, record.clock)): seconds for node in nodes.keys() | set(record.idle)})
     joules = {
         (node, component, METER if component == MEASURED else MODEL, record.clock): value
         for node, parts in nodes.items()
         for component, value in parts.items()
     }
     store.update({(names.ENERGY_JOULES, labels): value for labels, value in joules.items()})
-    seconds = record.array_seconds
     store.replace(names.POWER_WATTS, {labels: value / seconds for labels, value in joules.items()} if seconds else {})

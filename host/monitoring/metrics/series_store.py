@@ -51,7 +51,12 @@ class Store:
         self._series: dict[Metric, _Series] = {}
         self.version = 0
 
-    def add(self, metric: Metric, labels: Labels, amount: float = 0.0) -> None:
+    def begin(self, *series: tuple[Metric, Labels]) -> None:
+        """Make series that begin at 0, those that are new."""
+        for metric, labels in series:
+            self.add(metric, labels, 0.0)
+
+    def add(self, metric: Metric, labels: Labels, amount: float) -> None:
         """Add to a counter; adding nothing makes its series begin at 0."""
         series = self._of(metric)
         if (before := series.values.get(labels)) is None or amount:

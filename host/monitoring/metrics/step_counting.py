@@ -12,18 +12,18 @@ from host.monitoring.metrics.series_store import Store
 
 def begin_steps(store: Store, mode: str, clock: str) -> None:
     """Make the array's series of a synchronous run, counters at 0 if they are new."""
-    store.add(names.STEP, (mode,))
     store.observe(names.ARRAY_STEP_SECONDS, (mode, clock))
-    store.add(names.MIXED_STEPS, ())
-    store.add(names.COMM_CHANGES, ())
-    for direction in ("up", "down"):
-        store.add(names.CROSSED_BYTES, (direction,))
+    store.begin(
+        (names.STEP, (mode,)),
+        (names.MIXED_STEPS, ()),
+        (names.COMM_CHANGES, ()),
+        *((names.CROSSED_BYTES, (direction,)) for direction in ("up", "down")),
+    )
 
 
 def begin_device_steps(store: Store, device: str) -> None:
     """Make a device's series, counters at 0 if they are new."""
-    for metric in (names.RETUNES, names.LATE_STEPS, names.DISTURBANCE_WEIGHT):
-        store.add(metric, (device,))
+    store.begin(*((metric, (device,)) for metric in (names.RETUNES, names.LATE_STEPS, names.DISTURBANCE_WEIGHT)))
 
 
 def add_step(store: Store, mode: str, step: StepRecord, before: StepRecord | None, clocks: Mapping[str, str]) -> None:
@@ -41,15 +41,19 @@ def add_step(store: Store, mode: str, step: StepRecord, before: StepRecord | Non
     for device in _members(step):
         begin_device_steps(store, device)
     shown = {*_members(step), *(() if before is None else _members(before))}
+    placed = step.placement
     store.update(
         {
             (names.MIXED_STEPS, ()): step.mixed,
             (names.COMM_CHANGES, ()): before is not None and before.sending != step.sending,
             **{(names.DISTURBANCE_WEIGHT, (device,)): step.disturbed.get(device, 0) for device in shown},
             **{(names.LATE_STEPS, (device,)): 1 for device in step.late},
+            (names.CROSSED_BYTES, ("up",)): 0 if placed is None else placed.up_bytes,
+            (names.CROSSED_BYTES, ("down",)): 0 if placed is None else placed.down_bytes,
+            (names.PS_LAYERS, ()): 0 if placed is None else placed.layers,
+            (names.PS_BYTES, ()): 0 if placed is None else placed.state_bytes,
         }
     )
-    _add_placement(store, step)
     _show(store, mode, step, clock, clocks)
 
 
@@ -62,18 +66,6 @@ def add_retune(store: Store, retune: RetuneRecord) -> None:
 
 def _members(step: StepRecord) -> list[str]:
     return [*(part.device for part in step.devices), *step.late]
-
-
-def _add_placement(store: Store, step: StepRecord) -> None:
-    placed = step.placement
-    store.update(
-        {
-            (names.CROSSED_BYTES, ("up",)): 0 if placed is None else placed.up_bytes,
-            (names.CROSSED_BYTES, ("down",)): 0 if placed is None else placed.down_bytes,
-            (names.PS_LAYERS, ()): 0 if placed is None else placed.layers,
-            (names.PS_BYTES, ()): 0 if placed is None else placed.state_bytes,
-        }
-    )
 
 
 def share_phase(seconds: float, steps: int, own: Sequence[float]) -> list[tuple[float, int]]:
@@ -112,12 +104,11 @@ def _show(store: Store, mode: str, step: StepRecord, clock: str, clocks: Mapping
 
 def begin_servers(store: Store, expected: int, clock: str) -> None:
     """Make the series of a server among others, counters at 0 if they are new."""
-    store.set(names.SERVERS_EXPECTED, (), expected)
-    store.set(names.SERVERS, (), expected)
-    for metric in (names.SERVER_STEPS, names.ALLREDUCE_BYTES, names.RENDEZVOUS):
-        store.add(metric, ())
-    for metric in (names.ALLREDUCE_SECONDS, names.SERVER_WAIT_SECONDS):
-        store.add(metric, (clock,))
+    store.update({(names.SERVERS_EXPECTED, ()): expected, (names.SERVERS, ()): expected})
+    store.begin(
+        *((metric, ()) for metric in (names.SERVER_STEPS, names.ALLREDUCE_BYTES, names.RENDEZVOUS)),
+        *((metric, (clock,)) for metric in (names.ALLREDUCE_SECONDS, names.SERVER_WAIT_SECONDS)),
+    )
 
 
 def show_servers(store: Store, servers: ServersRecord) -> None:

@@ -100,8 +100,7 @@ def refuse_method(start_response: StartResponse) -> Iterable[bytes]:
 
 def refuse(start_response: StartResponse, status: HTTPStatus, why: bytes, *headers: tuple[str, str]) -> Iterable[bytes]:
     """Answer a request with an error and nothing else."""
-    plain = [("Content-Type", _TEXT), ("Content-Length", str(len(why)))]
-    start_response(_line(status), [*headers, *plain, *SECURITY])
+    start_response(_line(status), [*headers, ("Content-Type", _TEXT), ("Content-Length", str(len(why))), *SECURITY])
     return [why]
 
 

@@ -52,10 +52,9 @@ def saved_share(ours: int, baseline: int) -> float:
 
 def list_assumptions(profiles: Sequence[Profile]) -> list[AssumedFigure]:
     """Return the figures of these profiles that are assumed, each profile once."""
-    unique = {profile.name: profile for profile in profiles}
     return [
         AssumedFigure(profile.name, entry.figure, entry.value, entry.unit, entry.source)
-        for profile in unique.values()
+        for profile in {profile.name: profile for profile in profiles}.values()
         for entry in profile.entries()
         if entry.assumed
     ]

@@ -174,8 +174,11 @@ def _clean(value: Any) -> Any:
 
 def _traces(run: RunData, folder: Path) -> list[tuple[str, str, str]]:
     """Return link, name and meaning of each trace that the run directory holds."""
-    found = [(name, text) for name, text in _TRACES.items() if (run.path / name).is_file()]
-    return [(quote(os.path.relpath(run.path / name, folder)), name, text) for name, text in found]
+    return [
+        (quote(os.path.relpath(run.path / name, folder)), name, text)
+        for name, text in _TRACES.items()
+        if (run.path / name).is_file()
+    ]
 
 
 def list_charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]) -> list[Chart]:
@@ -235,10 +238,10 @@ def _versions(versions: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     for name, facts in devices.items() if isinstance(devices, Mapping) else ():
         if isinstance(facts, Mapping):
             same.setdefault(tuple((str(key), str(value)) for key, value in facts.items()), []).append(str(name))
-    for facts_of, names in same.items():
-        title = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more with the same"
-        found[title] = dict(facts_of)
-    return found
+    return found | {
+        names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more with the same": dict(facts)
+        for facts, names in same.items()
+    }
 
 
 def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:

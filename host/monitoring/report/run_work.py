@@ -153,11 +153,10 @@ class RunWork:
 
     def check_published(self, middle: Against) -> list[PublishedCheck]:
         """Return the watts that published results leave to each drive, beside those of the profile."""
-        watts = middle.energy_joules / middle.seconds
         added = [
             drive.power.core_watts.value * drive.cores.value + drive.power.dram_watts.value for drive in self._drives
         ]
-        return check_published(watts, len(self._drives), math.fsum(added) / len(added))
+        return check_published(middle.energy_joules / middle.seconds, len(self._drives), math.fsum(added) / len(added))
 
     def _host_phases(self, ratio: float) -> dict[str, float]:
         return {phase: seconds / ratio for phase, seconds in self._newport.items()}
@@ -173,7 +172,7 @@ def _baseline_compute(
         for part in record.in_time:
             like = found.get((record.round, part.device)) or part
             scale = part.samples / like.samples if like is not part else 1.0
-            mine = newport_seconds(like, profiles.get(part.device, other))
             scale *= undisturbed_share(record, part.device)
+            mine = newport_seconds(like, profiles.get(part.device, other))
             seconds.append({phase: each * scale for phase, each in mine.items()})
     return seconds

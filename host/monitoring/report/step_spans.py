@@ -122,10 +122,9 @@ def list_phases(rounds: Sequence[RoundRecord]) -> list[StepSpan]:
     steps, retunes = list_steps(rounds), list_retunes(rounds)
     joules = [each for record in rounds for each in share_energy(record)]
     cuts = _cuts(steps, retunes)
-    names = _name_phases(steps, retunes, cuts)
     return [
         _phase(name, steps[begin:end], joules[begin:end], retunes)
-        for name, (begin, end) in zip(names, pairwise(cuts), strict=True)
+        for name, (begin, end) in zip(_name_phases(steps, retunes, cuts), pairwise(cuts), strict=True)
     ]
 
 
@@ -166,7 +165,6 @@ def _phase(
 ) -> StepSpan:
     first, last = steps[0].step, steps[-1].step
     inside = [retune.step for retune in retunes if first < retune.step <= last]
-    settled = [step for step in steps if inside and step.step >= inside[-1]]
     return StepSpan(
         name=name,
         first=first,
@@ -176,7 +174,7 @@ def _phase(
         array_seconds=math.fsum(step.array_seconds for step in steps),
         compute_seconds=math.fsum(step.slowest_seconds for step in steps),
         share=share_of_possible(steps),
-        settled_share=share_of_possible(settled),
+        settled_share=share_of_possible([step for step in steps if inside and step.step >= inside[-1]]),
         imbalance=mean_imbalance(steps),
         joules=math.fsum(joules),
     )

@@ -71,11 +71,15 @@ def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
     steps, retunes = list_steps(rounds), list_retunes(rounds)
     if not steps:
         return []
-    share = share_of_possible(steps)
+    share, basis = share_of_possible(steps), "by tables, scaled by speeds observed"
     worst = max(step.imbalance for step in steps)
     disturbed = sum(bool(step.disturbed) for step in steps)
     return [
-        *([_possible_tile(share, clock)] if share is not None else []),
+        *(
+            []
+            if share is None
+            else [Tile("of what was possible", f"{share:.1%}", f"records, by compute ({clock})", basis)]
+        ),
         Tile(
             "imbalance of steps",
             f"{mean_imbalance(steps):.1%}",
@@ -123,8 +127,3 @@ def _placement_tiles(steps: Sequence[StepRecord]) -> list[Tile]:
             f"{format_bytes(up)} of activations and labels, {format_bytes(down)} of gradients back",
         ),
     ]
-
-
-def _possible_tile(share: float, clock: str) -> Tile:
-    basis = "by tables, scaled by speeds observed"
-    return Tile("of what was possible", f"{share:.1%}", f"records, by compute ({clock})", basis)

@@ -61,7 +61,6 @@ def list_tiles(run: RunData, totals: RunStats, comparison: Comparison, steps: Se
                 "a band, see below",
             )
         )
-    wall = run.summary.wall_seconds if run.summary is not None else totals.wall_seconds
     return [
         *tiles,
         Tile(
@@ -72,7 +71,7 @@ def list_tiles(run: RunData, totals: RunStats, comparison: Comparison, steps: Se
         ),
         Tile(
             "cost of emulation",
-            format_seconds(wall),
+            format_seconds(run.summary.wall_seconds if run.summary is not None else totals.wall_seconds),
             "wall time of this machine",
             "the whole command; no drive's speed" if run.summary else "the rounds; no drive's speed",
         ),

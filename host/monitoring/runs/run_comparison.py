@@ -134,9 +134,8 @@ def _column(values: Sequence[float], first: Sequence[float], compared: bool, sam
         return FigureColumn(mean, deviation, len(values))
     if mean is None or not first:
         return FigureColumn(mean, deviation, len(values), None, NO_FIGURE)
-    difference = mean - statistics.fmean(first)
     verdict = judge(first, values) if same_clock else OTHER_CLOCK
-    return FigureColumn(mean, deviation, len(values), difference, verdict)
+    return FigureColumn(mean, deviation, len(values), mean - statistics.fmean(first), verdict)
 
 
 def judge(first: Sequence[float], second: Sequence[float]) -> str:

@@ -90,12 +90,23 @@ def read_row(path: Path) -> RunRow:
     try:
         summary = read_whole(path / SUMMARY_FILE, decode_summary, ConfigurationError, "remove it")
         job = load_yaml(path / JOB_FILE) if (path / JOB_FILE).exists() else {}
-        facts = _job_facts(job) | {"name": job.get("name") or name, "began": began, "directory": str(path)}
+        facts: dict[str, Any] = {
+            "name": job.get("name") or name,
+            "directory": str(path),
+            "began": began,
+            "model": str(job.get("model", "")),
+            "data": str((job.get("data") or {}).get("source", "")),
+            "mode": str(job.get("mode", "")),
+            "seed": job["seed"] if isinstance(job.get("seed"), int) else None,
+        }
         if summary is None:
             rounds = load_run(path).rounds
-            state = RUNNING if is_running(path) else STOPPED
-            drives = len(rounds[-1].devices) if rounds else None
-            return RunRow(**facts, state=state, rounds=len(rounds), drives=drives)
+            return RunRow(
+                **facts,
+                state=RUNNING if is_running(path) else STOPPED,
+                rounds=len(rounds),
+                drives=len(rounds[-1].devices) if rounds else None,
+            )
     except (CsdError, OSError, AttributeError, TypeError):
         return RunRow(name, str(path), began, UNREADABLE)
     return RunRow(
@@ -111,22 +122,11 @@ def read_row(path: Path) -> RunRow:
     )
 
 
-def _job_facts(job: dict[str, Any]) -> dict[str, Any]:
-    data = job.get("data") or {}
-    return {
-        "model": str(job.get("model", "")),
-        "data": str(data.get("source", "")),
-        "mode": str(job.get("mode", "")),
-        "seed": job["seed"] if isinstance(job.get("seed"), int) else None,
-    }
-
-
 def _name_of(path: Path) -> tuple[str, str]:
     """Return when a run began, and what it is called, by its directory's name."""
     if (found := _STAMP.fullmatch(path.name)) is not None:
         with contextlib.suppress(ValueError):
-            began = time.strptime(found[1], "%Y%m%d-%H%M%S")
-            return time.strftime("%Y-%m-%d %H:%M:%S", began), found[2]
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.strptime(found[1], "%Y%m%d-%H%M%S")), found[2]
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime)), path.name
 
 

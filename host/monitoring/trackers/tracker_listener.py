@@ -134,7 +134,7 @@ def read_versions(path: Path) -> dict[str, str]:
 def round_metrics(record: RoundRecord) -> dict[str, float]:
     """Return the metrics of a round: of all, and under ``drives/NAME/`` of each device."""
     joules = record.total_joules
-    values = {
+    return {
         "test/accuracy": record.accuracy,
         **{f"test/{name}": value for name, value in record.metrics.items()},
         "test/loss": record.test_loss,
@@ -145,14 +145,16 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
         "energy/joules": joules,
         "energy/joules_per_record": joules / record.samples if record.samples else math.nan,
         "drives/lost": float(len(record.lost)),
+        **{
+            f"drives/{part.device}/{name}": value
+            for part in record.devices
+            for name, value in (
+                ("loss", part.loss),
+                ("device_seconds", part.device_seconds.total),
+                ("joules", math.fsum(part.energy_joules.values())),
+            )
+        },
     }
-    for part in record.devices:
-        values |= {
-            f"drives/{part.device}/loss": part.loss,
-            f"drives/{part.device}/device_seconds": part.device_seconds.total,
-            f"drives/{part.device}/joules": math.fsum(part.energy_joules.values()),
-        }
-    return values
 
 
 def step_metrics(record: StepRecord) -> dict[str, float]:

@@ -203,8 +203,7 @@ class Detector:
         clip = np.maximum(2 * OFFSET_FLOOR, 2 * self.noise)
         self._count = self._count + which
         weight = 1 / np.clip(self._count, 1, OFFSET_MEMORY)
-        clipped = np.clip(residual, -clip, clip)
-        self._mean = np.where(which, self._mean + weight * (clipped - self._mean), self._mean)
+        self._mean = np.where(which, self._mean + weight * (np.clip(residual, -clip, clip) - self._mean), self._mean)
         needed = OFFSET_DEVIATIONS * self.noise / np.sqrt(np.clip(self._count, 1, OFFSET_MEMORY))
         moved: Flags = which & (self._count >= OFFSET_STEPS) & (np.abs(self._mean) > np.maximum(OFFSET_FLOOR, needed))
         if moved.any():

@@ -389,8 +389,7 @@ class Retuner:
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
-        disturbed = bool(self._off()[row][before != after].any())
-        steps = self._durations.expected_steps(row, disturbed)
+        steps = self._durations.expected_steps(row, bool(self._off()[row][before != after].any()))
         return steps if self.total_steps is None else min(steps, float(self.total_steps - step))
 
     @property

@@ -63,5 +63,4 @@ def device_memory(
     config: ArrayConfig, device: Device, profile: Profile, table: CalibrationTable, shard_bytes: int
 ) -> Memory:
     """Return what a device has for the agent, and what its model's table says that the agent needs."""
-    available = available_bytes(config, device, profile, shard_bytes)
-    return Memory(available, _device_bytes(config, device, profile), table)
+    return Memory(available_bytes(config, device, profile, shard_bytes), _device_bytes(config, device, profile), table)

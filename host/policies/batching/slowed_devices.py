@@ -98,8 +98,7 @@ class SlowedDevices:
 
     def tried(self, row: int) -> Flags:
         """Return of which devices of an array it is tried whether a disturbance is over."""
-        trials = [device for device, each in self.of_row(row) if each.trial]
-        return np.isin(np.arange(self.changed_at.shape[1]), trials)
+        return np.isin(np.arange(self.changed_at.shape[1]), [device for device, each in self.of_row(row) if each.trial])
 
     def hidden(self, level: Floats) -> Flags:
         """Return which devices are disturbed although their present batches do not show it."""

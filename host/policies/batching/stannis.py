@@ -216,6 +216,5 @@ def water_level(b: Batches, p: Batches, public_size: int, filled: Mask | None = 
 def apportion(records: int, b: Batches) -> Batches:
     """Return whole numbers that sum to `records`, in proportion to `b`, by the largest remainders."""
     shares, rest = np.divmod(records * b, int(b.sum()))
-    most = np.argsort(-rest, kind="stable")[: records - int(shares.sum())]
-    shares[most] += 1
+    shares[np.argsort(-rest, kind="stable")[: records - int(shares.sum())]] += 1
     return np.asarray(shares)

@@ -60,5 +60,4 @@ class MeanOf(Mean):
 
     def update(self, outputs: Any, batch: Mapping[str, Any]) -> None:
         """Take in a batch."""
-        mean = float(self._plugin.target(outputs, batch, **self._plugin.options))
-        self.add(mean, len(next(iter(batch.values()))))
+        self.add(float(self._plugin.target(outputs, batch, **self._plugin.options)), len(next(iter(batch.values()))))

@@ -57,8 +57,7 @@ class ChosenTraining:
         self.noise_records = cost.noise_records
         wanted = {nodes[n]: own for n, own in zip(self.chosen, self.inner.batches.tolist(), strict=True) if own}
         if self.levels is not None and not cost.missing and dict(cost.records) == wanted:
-            longest = max(cost.compute_seconds.values(), default=0.0)
-            self.levels.observe_step(cost.records, longest, cost.array_seconds)
+            self.levels.observe_step(cost.records, max(cost.compute_seconds.values(), default=0.0), cost.array_seconds)
 
     def watch_levels(
         self,
@@ -80,8 +79,7 @@ class ChosenTraining:
         if self.levels is None or steps_left <= STEPS_FOR_GOOD:
             return
         if self._expected[0] != (key := tuple(batches.tolist())):
-            own = {node: batch for node, batch in zip(nodes, key, strict=True) if batch}
-            self._expected = key, expect(own)
+            self._expected = key, expect({node: batch for node, batch in zip(nodes, key, strict=True) if batch})
         for number, seconds in zip(self.chosen, compute_seconds.tolist(), strict=True):
             node, batch = nodes[number], int(batches[number])
             self.levels.observe(node, batch, seconds, batch * self._expected[1].get(node, 0.0))

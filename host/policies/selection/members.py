@@ -62,8 +62,10 @@ class Members:
 
     def with_lost(self) -> list[list[str]]:
         """Return the same with lost ones behind them: they took part in trials."""
-        pairs = zip(self.nodes(), self.cluster.kinds, strict=True)
-        return [[*left, *(node for node in kind.nodes if node in self.lost)] for left, kind in pairs]
+        return [
+            [*left, *(node for node in kind.nodes if node in self.lost)]
+            for left, kind in zip(self.nodes(), self.cluster.kinds, strict=True)
+        ]
 
     def fewest(self) -> tuple[int, ...]:
         """Return how many of each kind must take part."""
@@ -75,8 +77,7 @@ class Members:
 
     def choose(self, configuration: Configuration) -> tuple[str, ...]:
         """Return which nodes take part in a configuration: of each kind the first that are left."""
-        pairs = zip(self.nodes(), configuration, strict=True)
-        return tuple(node for nodes, count in pairs for node in nodes[:count])
+        return tuple(node for nodes, count in zip(self.nodes(), configuration, strict=True) for node in nodes[:count])
 
     def _refuse_nothing(self) -> None:
         if any(self.nodes()):

@@ -147,8 +147,7 @@ class Planner:
 
     def _parted(self, whole: Cluster) -> Cluster:
         """Return a cluster with each of the nodes whose level changed last as a kind of its own."""
-        apart = [node for node in self._changed if node != EXCHANGE][-_MOST_APART:]
-        return reduce(Cluster.set_apart, apart, whole)
+        return reduce(Cluster.set_apart, [node for node in self._changed if node != EXCHANGE][-_MOST_APART:], whole)
 
     def record_seconds(self, batches: Mapping[str, int]) -> dict[str, float]:
         """Return node -> seconds in which a typical device of its kind computes a record, with these per step.
@@ -195,8 +194,8 @@ class Planner:
         rows, chances = ranking.likeliest()
         rows = rows[chances > _DOUBTFUL]
         why = "nothing is expected to keep to the constraints; it may after all"
-        open_rows = rows[self._steps(ranking, rows) < self.rules.steps]
-        trials = (self._trial(ranking, int(row), why) for row in open_rows)
+        rows = rows[self._steps(ranking, rows) < self.rules.steps]
+        trials = (self._trial(ranking, int(row), why) for row in rows)
         return next((trial for trial in trials if trial is not None), None)
 
     def observe(self, trial: Trial, seen: Sequence[TrialStep]) -> None:
@@ -306,8 +305,10 @@ class Planner:
 
     def _overhead_unit(self) -> float:
         """Return the seconds of a table's step at the knee: what overhead and such are measured in."""
-        pairs = zip(self._tables, knees(self._tables, self.rules), strict=True)
-        return max(table.seconds(min(int(batch), table.largest_batch)) for table, batch in pairs)
+        return max(
+            table.seconds(min(int(batch), table.largest_batch))
+            for table, batch in zip(self._tables, knees(self._tables, self.rules), strict=True)
+        )
 
     def _steps(self, ranking: Ranking, rows: Counts) -> Counts:
         """Return how many steps of these were measured."""

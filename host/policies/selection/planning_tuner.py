@@ -132,8 +132,7 @@ class PlanningTuner:
 
     def idle(self) -> list[str]:
         """Return the names of the drives that take no part as of now."""
-        pairs = zip(self._nodes, self.batches, strict=True)
-        return [node for node, batch in pairs if not batch and node != HOST]
+        return [node for node, batch in zip(self._nodes, self.batches, strict=True) if not batch and node != HOST]
 
     def begin(self) -> None:
         """Begin the first trial, or decide without one, unless that was done or restored."""
@@ -321,8 +320,7 @@ class PlanningTuner:
         each = {} if self._trials.handed_over else self._trials.record_seconds(batches)
         longest = max((each[node] * batch for node, batch in batches.items() if node in each), default=None)
         beside_seconds = None if longest is None else max(0.0, plan.chosen.step_seconds - longest)
-        training = self._hand_over(dict(sorted(numbers.items())), beside_seconds)
-        self._watch(training, plan.chosen.trained_records)
+        self._watch(self._hand_over(dict(sorted(numbers.items())), beside_seconds), plan.chosen.trained_records)
         self._tell_decided(plan)
         name = self._trials.planner.cluster.name(plan.chosen.configuration)
         return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
@@ -334,8 +332,7 @@ class PlanningTuner:
     def _tell_decided(self, plan: SelectionPlan) -> None:
         trials = self._trials
         batches = batches_by_node(trials.planner, plan.chosen)
-        decided = TrialDecision(trials.planner.cluster, plan, batches, self._step, tuple(trials.lost))
-        self._notices.decided(decided)
+        self._notices.decided(TrialDecision(trials.planner.cluster, plan, batches, self._step, tuple(trials.lost)))
 
     def _hand_over(self, chosen: dict[int, int], beside_seconds: float | None) -> ChosenTraining:
         inner = self._make_inner(list(chosen), list(chosen.values()), beside_seconds)

@@ -56,8 +56,7 @@ def infer(points: Floats, values: Floats, places: Floats) -> Posterior:
     _, length, lower, weights = likeliest
     near = spread**2 * _matern(places, points, length)
     reduced = np.linalg.solve(lower, near.T)
-    variances = np.maximum(1e-12, spread**2 - np.sum(reduced**2, axis=0))
-    return Posterior(middle + near @ weights, np.sqrt(variances))
+    return Posterior(middle + near @ weights, np.sqrt(np.maximum(1e-12, spread**2 - np.sum(reduced**2, axis=0))))
 
 
 def correct(points: Floats, errors: Floats, noises: Floats, shared: Floats, places: Floats, spread: float) -> Posterior:

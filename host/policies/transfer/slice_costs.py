@@ -132,8 +132,7 @@ def _middle(rows: Floats) -> tuple[Floats, Floats]:
     """Return (groups, 5) the middle one of slices that are alike, of each column, and (groups,) how many they are."""
     keys = np.column_stack([np.rint(_SIZES_PER_OCTAVE * np.log2(rows[:, 1])), rows[:, 2:4]])
     _, group, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    order = np.argsort(group.ravel(), kind="stable")
-    parts = np.split(rows[order], np.cumsum(counts)[:-1])
+    parts = np.split(rows[np.argsort(group.ravel(), kind="stable")], np.cumsum(counts)[:-1])
     return np.array([np.median(part, axis=0) for part in parts]), counts.astype(np.float64)
 
 

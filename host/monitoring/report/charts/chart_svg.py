@@ -120,8 +120,7 @@ def draw_chart(chart: Chart) -> ChartSvg:
 
     if not chart.wide:
         return ChartSvg(chart.name, chart.title, chart.caption, draw("", narrow, _NARROW_COLUMNS))
-    key = _KEY_PIXELS * math.ceil(len(names) / _WIDE_COLUMNS)
-    wide = draw("-wide", (WIDE, height + key), _WIDE_COLUMNS)
+    wide = draw("-wide", (WIDE, height + _KEY_PIXELS * math.ceil(len(names) / _WIDE_COLUMNS)), _WIDE_COLUMNS)
     return ChartSvg(chart.name, chart.title, chart.caption, draw("-narrow", narrow, _NARROW_COLUMNS), wide)
 
 
@@ -337,8 +336,7 @@ def _add_tooltips(root: ElementTree.Element, tooltips: Mapping[str, str]) -> Non
 
 def _rename(text: str, name: str) -> str:
     """Make ids unique on the page; those that nothing refers to go."""
-    used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text))
-    names = {first or second for first, second in used}
+    names = {first or second for first, second in set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text))}
     text = re.sub(r' id="([^"]+)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in names else "", text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
     return re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)

@@ -195,8 +195,7 @@ class Observations:
                     logs.setdefault(node, []).append((steps, levels[self._kind_of[node]]))
             for kind in self._cluster.kinds:
                 seen = [node for node in kind.nodes if node in logs]
-                own = deviations_of([logs[node] for node in seen])
-                deviations.update(zip(seen, own.tolist(), strict=True))
+                deviations.update(zip(seen, deviations_of([logs[node] for node in seen]).tolist(), strict=True))
         return logs, deviations
 
     def _levels(self, row: _Row, deviations: dict[str, float]) -> dict[int, float]:
@@ -246,8 +245,7 @@ class Observations:
                 values = np.array(row.outputs)
                 squares = squares + ((values - values.mean(axis=0)) ** 2).sum(axis=0)
                 freedom += len(values) - 1
-        noise = np.sqrt(squares / freedom)
-        errors = np.hypot(noise / np.sqrt(np.maximum(steps, 1))[:, None], _LEAST_ERROR)
+        errors = np.hypot(np.sqrt(squares / freedom) / np.sqrt(np.maximum(steps, 1))[:, None], _LEAST_ERROR)
         return np.asarray(np.where(steps[:, None] > 0, errors, _NOT_SEEN))
 
 

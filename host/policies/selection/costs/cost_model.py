@@ -98,10 +98,9 @@ class Model:
         scale, shape, _, interference, *_ = self.layout.split(theta)
         all_drives = max(1.0, float((self.figures.devices * self.figures.drive).sum()))
         drives = points.counts @ (self.figures.drive / all_drives)
-        relative = points.of_groups(self._log_batches)
         known = np.array([curve.interference for curve in self.curves])
         slowed = drives[:, None] * (known + interference[:, None] * ~self.figures.drive)
-        return np.asarray(scale + shape * relative + slowed)
+        return np.asarray(scale + shape * points.of_groups(self._log_batches) + slowed)
 
     def _log_batches(self, batches: Counts) -> Floats:
         """Return (rows, kinds) logarithms of batches over the reference."""
@@ -157,8 +156,7 @@ class Model:
     def slopes(self, theta: Floats, points: Points) -> tuple[Floats, Floats]:
         """Return (rows, 2) outputs, and (rows, 2, numbers) how they change with each number."""
         size, rows = self.layout.size, len(points)
-        steps = np.concatenate([np.zeros((1, size)), np.eye(size) * _STEP])
-        every = np.repeat(theta + steps, rows, axis=0)
+        every = np.repeat(theta + np.concatenate([np.zeros((1, size)), np.eye(size) * _STEP]), rows, axis=0)
         repeated = points.take(np.tile(np.arange(rows), size + 1))
         values = self.outputs(every, repeated).reshape(size + 1, rows, 2)
         return values[0], np.moveaxis((values[1:] - values[0]) / _STEP, 0, -1)

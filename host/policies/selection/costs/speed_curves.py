@@ -101,8 +101,7 @@ class PaceTables:
     @classmethod
     def of(cls, deviations: Sequence[Floats]) -> PaceTables:
         """Return the tables; the deviations of each kind's nodes are in the order in which these are taken."""
-        most = max(map(len, deviations), default=0)
-        tables = cls(*np.ones((3, len(deviations), most + 1)))
+        tables = cls(*np.ones((3, len(deviations), max(map(len, deviations), default=0) + 1)))
         for kind, own in enumerate(deviations):
             values, first = np.exp(own), slice(1, len(own) + 1)
             tables.middle[kind, first] = np.cumsum(values) / np.arange(1, len(own) + 1)

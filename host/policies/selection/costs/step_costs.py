@@ -139,8 +139,7 @@ class StepCosts:
 def table_seconds(tables: list[SpeedTable], batches: Counts) -> Floats:
     """Return (configurations, kinds) seconds that tables say of batches; 0 of a batch of 0."""
     seconds = np.concatenate([part for table in tables for part in ([0.0], table.step_seconds)])
-    firsts = np.cumsum([0, *(table.largest_batch + 1 for table in tables[:-1])])
-    return np.asarray(seconds.take(batches + firsts))
+    return np.asarray(seconds.take(batches + np.cumsum([0, *(table.largest_batch + 1 for table in tables[:-1])])))
 
 
 def step_costs(

@@ -112,8 +112,7 @@ def first_boxes(space: Space) -> tuple[Counts, Counts]:
     """Return the corners, (boxes, kinds) each, of one box for each subset of kinds that may take part."""
     least, most = np.array(space.least, np.int64), np.array(space.most, np.int64)
     inside = np.arange(1, len(space.batches))[:, None] >> np.arange(len(most)) & 1
-    possible = ((inside == 0) & (least > 0) | (inside > 0) & (most == 0)).any(axis=1)
-    inside = inside[~possible]
+    inside = inside[~((inside == 0) & (least > 0) | (inside > 0) & (most == 0)).any(axis=1)]
     return inside * np.maximum(least, 1), inside * most
 
 

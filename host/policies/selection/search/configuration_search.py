@@ -96,8 +96,7 @@ class Goal:
             at = np.clip(joules * (self.power / max(self.time, 1e-12) - 1) / np.maximum(idle, 1e-12), low, high)
         fits = (low / records * work <= self.seconds) & (joules / high + idle <= self.watts)
         fits &= (joules + idle * low) / records * work <= self.joules
-        values = self.time * np.log(at / records) + self.power * np.log(joules / at + idle)
-        return np.where(fits, values, np.inf)
+        return np.where(fits, self.time * np.log(at / records) + self.power * np.log(joules / at + idle), np.inf)
 
 
 @dataclass(frozen=True)

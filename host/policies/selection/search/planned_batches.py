@@ -55,8 +55,7 @@ def subset_batches(
 
 def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
     """Return (2 ** kinds,) what the exchange is believed to add to a step of all devices of each subset of kinds."""
-    subsets = np.arange(1 << len(devices))
-    counts = (subsets[:, None] >> np.arange(len(devices)) & 1) * np.array(devices, np.int64)
+    counts = (np.arange(1 << len(devices))[:, None] >> np.arange(len(devices)) & 1) * np.array(devices, np.int64)
     points = Points(counts, (counts > 0).astype(np.int64))
     costs = belief.model.costs(belief.mode, points)
     seconds = costs.seconds - costs.records * belief.model.figures.cluster.record_seconds

@@ -101,8 +101,7 @@ class Ranking:
         # Of equal ones the one with the fewest devices.
         order = np.lexsort((points.counts.sum(axis=1), score))
         order = order[feasible[order]] if feasible.any() else order
-        costs = step, of_step, work, seconds, watts, score
-        return cls(cluster, rules, belief, points, *costs, feasible, order, gap)
+        return cls(cluster, rules, belief, points, step, of_step, work, seconds, watts, score, feasible, order, gap)
 
     def at(self, cluster: Cluster) -> Ranking:
         """Return the ranking of the same configurations by the figures of `cluster`, an end of the profiles' bands.
