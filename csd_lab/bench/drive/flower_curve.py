@@ -143,7 +143,7 @@ def _descend(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> No
 
 
 def _write_shards(place: Path) -> None:
-    """Write what each drive holds, ``NUMBER.safetensors``: the model's inputs, labels, and the drive's name in bytes."""
+    """Write what each drive holds, ``NUMBER.safetensors``: the model's inputs, labels, the drive's name in bytes."""
     request = prepare_run(resolve_run(place / "job.yaml", place / "array.yaml"))
     dealt = deal_out(
         request.dataset, request.job.data.resolved(request.job.mode), request.config.list_nodes(), request.job.seed
