@@ -108,8 +108,11 @@ class CalibrationStore:
         drive = RATIO_DRIVE if profile and get_profile(profile).kind == "host" else profile
         own = self._own_core(drive)
         measured = [name for name in (profile, drive) if name and real]
-        cores, tasks = dict.fromkeys((*measured, own, REFERENCE_CORE)), dict.fromkeys((self._task, ""))
-        keys = [CalibrationKey.of(spec, input_shape, core, task) for task in tasks for core in cores]
+        keys = [
+            CalibrationKey.of(spec, input_shape, core, task)
+            for task in dict.fromkeys((self._task, ""))
+            for core in dict.fromkeys((*measured, own, REFERENCE_CORE))
+        ]
         paths = ((folder / key.file_name, key) for key in keys for folder in (self._user, self._shipped))
         found = next((each for each in paths if each[0].exists()), None)
         if drive and found and found[1].core == REFERENCE_CORE != own and get_profile(drive).core:
