@@ -1,5 +1,6 @@
 """csd-emu beside other packages: it resolves on each Python, and runs with the lowest versions that it names."""
 
+import json
 import os
 import subprocess
 import sys
@@ -44,19 +45,35 @@ def test_it_resolves(python: str, beside: str) -> None:
     assert len(resolve(beside + WHOLE, python=python)) > len(EXTRAS)
 
 
-def test_the_lowest_versions_train_and_report(tmp_path: Path) -> None:
-    lowest = resolve(WHOLE, "--resolution", "lowest-direct")
-    assert "typer==0.19.0" in lowest
-    environment, here = tmp_path / "lowest", Path(sysconfig.get_path("purelib"))
-    uv("venv", "--python", sys.executable, environment)
-    python = environment / "bin" / "python"
-    (packages,) = environment.glob("lib/python3.*/site-packages")
-    others = [line for line in lowest if not line.startswith((*OF_TORCH, "csd-emu"))]
+def environment_of(folder: Path, requirements: list[str]) -> Path:
+    """Install these beside csd-emu, with the torch that is here, and return the folder of commands."""
+    here = Path(sysconfig.get_path("purelib"))
+    uv("venv", "--python", sys.executable, folder)
+    python = folder / "bin" / "python"
+    (packages,) = folder.glob("lib/python3.*/site-packages")
+    others = [line for line in requirements if not line.startswith((*OF_TORCH, "csd-emu"))]
     uv("pip", "install", "--python", python, "-r", "-", stdin="\n".join(others))
     uv("pip", "install", "--python", python, "--no-deps", ROOT)
     for path in (*(here / name for name in TORCH), *here.glob("torch-*.dist-info")):
         (packages / path.name).symlink_to(path)
+    return folder / "bin"
+
+
+def test_the_lowest_versions_train_and_report(tmp_path: Path) -> None:
+    lowest = resolve(WHOLE, "--resolution", "lowest-direct")
+    assert "typer==0.19.0" in lowest
+    commands = environment_of(tmp_path / "lowest", lowest)
     (tmp_path / "script.py").write_text(TRAINED, encoding="utf-8")
-    subprocess.run([python, "script.py"], cwd=tmp_path, check=True, timeout=200)
-    help_text = subprocess.run([environment / "bin" / "csd-emu", "run", "--help"], capture_output=True, check=True)
+    subprocess.run([commands / "python", "script.py"], cwd=tmp_path, check=True, timeout=200)
+    help_text = subprocess.run([commands / "csd-emu", "run", "--help"], capture_output=True, check=True)
     assert b"csd-emu docs training" in help_text.stdout
+
+
+def test_flowers_program_trains_on_drives_where_flower_is_installed(tmp_path: Path) -> None:
+    commands = environment_of(tmp_path / "flower", resolve(f"csd-emu[host,flower] @ {ROOT.as_uri()}"))
+    for words in (("example", "flower"), ("run", "flower/job.yaml", "--array", "flower/array.yaml", "--json")):
+        done = subprocess.run(
+            [commands / "csd-emu", *words], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["accuracy"] > 0.5

@@ -187,7 +187,7 @@ def _subsample(b: Batches, p: Batches, public_size: int) -> ShardPlan:
     return ShardPlan(steps, p, seen, public, 0, over, action)
 
 
-Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def water_level(b: Batches, p: Batches, public_size: int, filled: Mask | None = None) -> tuple[int, int, Mask]:

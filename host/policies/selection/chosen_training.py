@@ -45,7 +45,7 @@ class ChosenTraining:
         """Train from now on, on so many records in all, with what was seen of `levels`, or without any."""
         self.records, self.levels, self.due, self.stale, self._expected = records, levels, False, False, ((), {})
 
-    def is_kept(self, chosen: Mapping[int, int], here: npt.NDArray[np.bool]) -> bool:
+    def is_kept(self, chosen: Mapping[int, int], here: npt.NDArray[np.bool_]) -> bool:
         """Return whether a new choice, with its batches, is so like this one that who tunes it goes on."""
         if chosen.keys() != {number for number in self.chosen if here[number]}:
             return False

@@ -19,7 +19,7 @@ from csd_emu.perfmodel.step import DriveFigures
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, Counts, Floats
 
-Flags = npt.NDArray[np.bool]
+Flags = npt.NDArray[np.bool_]
 _LEAST_SECONDS = 1e-9
 
 
