@@ -35,6 +35,7 @@ VALID: dict[str, dict[str, object]] = {
     "Slice": {"exchange": 1, "tensor": "w", "offset": 0, "checksum": b"12345678", "data": b"1234"},
     "Received": {"exchange": 1, "size_bytes": 5},
     "Train": {"round": 1, "epochs": 1},
+    "Exchange": {"round": 1, "number": 2},
     "Trained": {"round": 1, "samples": 5, "steps": 1, "loss": 0.5, "seconds": {"forward": 0.1}, "read_bytes": 10},
     "Step": {"step": 1, "records": b"\0\0\0\0", "micro_batch": 1},
     "Resend": {"step": 1, "sending": {"schedule": "priority", "slice_bytes": 1, "credit_bytes": 2}},
