@@ -52,9 +52,9 @@ class Going:
         records = self.workshop.records(self.workshop.run_directory())
         return [record["detail"] for record in records if record["kind"] == "event" and record["what"] == what]
 
-    def wait_for_round(self, *devices: str) -> dict[str, Any]:
-        """Return the first round, of those that end from now on, to which these devices and no others returned."""
-        seen = len(self.workshop.rounds())
+    def wait_for_round(self, *devices: str, since: int | None = None) -> dict[str, Any]:
+        """Return the first round, of those after `since`, else from now on, to which just these devices returned."""
+        seen = len(self.workshop.rounds()) if since is None else since
         found: list[dict[str, Any]] = []
 
         def look() -> bool:

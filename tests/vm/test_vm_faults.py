@@ -92,8 +92,9 @@ def test_a_competing_task_of_equal_weight_doubles_the_counted_time(start: Callab
 @pytest.mark.long
 def test_a_damaged_slice_costs_its_sender_the_round(start: Callable[..., Going]) -> None:
     run = start()
+    seen = len(run.workshop.rounds())  # the command may end after the round in which the slice was sent
     assert run.injected("csd-01", "corrupt") == "corrupt: the next slice that it sends"
-    run.wait_for_round("csd-00")
+    run.wait_for_round("csd-00", since=seen)
     run.wait_for_round(*BOTH)
     run.interrupt()
     (lost,) = run.details("lost")
