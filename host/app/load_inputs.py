@@ -82,8 +82,12 @@ def choose_objective(job: JobConfig, dataset: Dataset, plugins: Plugins) -> Obje
     """
     code = shipped_code(LOSS, job.loss, plugins.loss)
     found = default_objective(dataset) if code is None else with_loss(dataset, code)
-    own = {each.name: each for each in plugins.augment}
-    augment = [code for each in job.augment if (code := shipped_code(AUGMENT, each, own.get(each.name))) is not None]
+    own = iter(plugins.augment)
+    augment = [
+        code
+        for each in job.augment
+        if (code := shipped_code(AUGMENT, each, next(own) if isinstance(each, UserSection) else None)) is not None
+    ]
     found = replace(found, augment=tuple(augment), collate=shipped_code(COLLATE, job.collate, plugins.collate))
     for name, lengths in dataset.lengths.items() if found.collate is None else ():
         raise DataError(

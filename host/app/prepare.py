@@ -243,8 +243,8 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
         )
     files = {spec.name: spec.source, job.data.source: inputs.dataset.code}
     check_files(plugins, {name: text for name, text in files.items() if text is not None})
-    travel = (each for each in (plugins.loss, plugins.client, plugins.optimizer) if each is not None)
-    check_imports(config, {spec.name: spec.source, **{each.name: each.source for each in travel}})
+    travel = plugins.loss, plugins.client, plugins.optimizer, plugins.collate, *plugins.augment
+    check_imports(config, {spec.name: spec.source, **{each.name: each.source for each in travel if each is not None}})
     if job.mode == "federated":
         return _prepare_federated(inputs, plugins, store)
     request = _prepare_sync(inputs, plugins, store, inputs.records)

@@ -75,7 +75,7 @@ def _read_job(
     own = (
         ":" in job.model
         or is_code(job.data.source)
-        or any(isinstance(each, UserSection) for each in [*sections, *(job.metrics or ())])
+        or any(isinstance(each, UserSection) for each in [*sections, job.collate, *job.augment, *(job.metrics or ())])
     )
     if build or not own:
         from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it

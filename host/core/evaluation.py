@@ -115,6 +115,7 @@ class Evaluator:
         self._spec, self._start = spec, start
         self._model = build_model(self._spec, self._start.freeze).eval()
         self.weights_sha256 = "" if start.weights is None else read_initial_weights(Path(start.weights), self._model)
+        self._initial = {name: array.copy() for name, array in state_arrays(self._model).items()}
         self._held_out = {name: np.array(column) for name, column in dataset.held_out.items()}
         self._labels = labels_of(self._held_out)
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
@@ -127,8 +128,8 @@ class Evaluator:
         return (*(("accuracy",) if self._classifies else ()), *self._metrics)
 
     def initial_weights(self) -> dict[str, Array]:
-        """Return a copy of the model's present weights and buffers."""
-        return {name: array.copy() for name, array in state_arrays(self._model).items()}
+        """Return a copy of the weights and buffers that the model began with."""
+        return {name: array.copy() for name, array in self._initial.items()}
 
     def structure(self) -> Structure:
         """Return what the weights consist of.

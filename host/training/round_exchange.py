@@ -342,6 +342,8 @@ class RoundExchange:
             arrays, closing = await session.receive_tensors(
                 task.number, expected, Trained, Deadline(self._job.watchdog), more
             )
+            if isinstance(closing, Exchange) != next(iter(arrays), "").startswith(EXCHANGED):
+                raise ProtocolError(f"{session.device}: sent {type(closing).__name__} after tensors of another kind")
             if isinstance(closing, Trained):
                 return arrays, closing
             assert task.meeting is not None  # or no exchange had been taken

@@ -160,7 +160,7 @@ class SyncPlan:
         Raises:
             CheckpointError: one has others.
         """
-        if changed := [node for node, digest in self.in_place.items() if before.get(node, digest) != digest]:
+        if changed := [node for node, own in self.in_place.items() if own and (before.get(node) or own) != own]:
             raise CheckpointError(
                 f"{', '.join(changed)}: other records lie there in place than this run trained on; put those back, or "
                 "begin a new run"

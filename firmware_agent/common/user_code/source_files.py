@@ -66,7 +66,9 @@ def module_from(where: str, source: str) -> types.ModuleType:
 
 def _others(source: str) -> dict[str, str]:
     _, mark, others = source.rpartition(_MARK)
-    return dict(json.loads(others)) if mark else {}
+    with contextlib.suppress(ValueError, TypeError):  # what is damaged is missed where it is imported
+        return dict(json.loads(others)) if mark else {}
+    return {}
 
 
 def _run(name: str, where: str, source: str, files: Mapping[str, str]) -> types.ModuleType:

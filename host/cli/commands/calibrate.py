@@ -74,7 +74,7 @@ def calibrate(
         sizes, room = (batches or "1,2,4", memory) if host is None else (batches or "1,4,16,64,256", "16 GiB")
         if model.endswith((".yaml", ".yml")):
             read = read_job_request(Path(model), batches, (shape, classes, argument))
-            request = replace(read, steps=steps, memory_bytes=read_memory(room), seed=seed, layers=layers)
+            request = replace(read, steps=steps, memory_bytes=read_memory(room), seed=seed or read.seed, layers=layers)
         else:
             request = read_request(read_spec(model, classes, argument or []), shape, sizes, steps, room, seed, layers)
         real = _real_machine(inventory, drive, host, threads, verify)

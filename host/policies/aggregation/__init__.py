@@ -83,8 +83,8 @@ def check_drives(strategy: Strategy, name: str, drives: int) -> None:
     Raises:
         ConfigurationError: they are not.
     """
-    if drives < strategy.least_contributions:
+    if drives < (needed := max(strategy.least_contributions, getattr(strategy, "buffer", 0))):
         raise ConfigurationError(
-            f"strategy {name}: needs the weights of {strategy.least_contributions} drives in a round, and {drives} "
-            "take part; add drives, raise participation, or lower how many the strategy leaves out or keeps"
+            f"strategy {name}: needs the weights of {needed} drives in a round, and {drives} "
+            "take part; add drives, raise participation, or lower how many the strategy leaves out, keeps or waits for"
         )

@@ -28,7 +28,7 @@ class Clipped:
         """Put the bound M = `update_norm`, in units of the weights, in front of `strategy`."""
         self._strategy, self._update_norm, self._parameters = strategy, update_norm, frozenset(parameters)
         self.proximal, self.least_contributions = strategy.proximal, strategy.least_contributions
-        for name in ("client", "counts_steps", *OPTIONAL_METHODS):
+        for name in ("client", "counts_steps", "buffer", *OPTIONAL_METHODS):
             if hasattr(strategy, name):
                 setattr(self, name, getattr(strategy, name))
 

@@ -48,7 +48,8 @@ class FedBuff:
 
     with tau_i the steps that the host has taken since drive i began. Drives whose update was taken begin anew with the
     new weights, all others go on. So who comes first is decided by device time, and the same on every machine; a drive
-    is busy from one step to the next, where the paper samples another one as soon as it is done.
+    is busy from one step to the next, where the paper samples another one as soon as it is done. If drives are lost, so
+    that fewer than K updates can come, a step is the mean of those.
     """
 
     proximal = 0.0
@@ -62,28 +63,29 @@ class FedBuff:
         parameters: Collection[str],
     ) -> None:
         """Step `parameters` by every `buffer` updates."""
-        self._buffer, self._learning_rate, self._parameters = buffer, learning_rate, frozenset(parameters)
+        self.buffer, self._learning_rate, self._parameters = buffer, learning_rate, frozenset(parameters)
         self._now_seconds, self._step = 0.0, 0
         self._pending: list[PendingUpdate] = []
         self._staleness = 0.0
 
     def configure(self, _: int, drives: Mapping[str, DriveHistory]) -> dict[str, dict[str, Array]]:
-        """Ask the chosen drives that are not at work."""
+        """Ask the chosen drives that are not at work, else as many others; drives at work if there is no other."""
         busy = {each.device for each in self._pending}
         idle = [device for device in drives if device not in busy]
-        return {device: {} for device in [each for each in idle if drives[each].chosen] or idle or drives}
+        chosen = [device for device in drives if drives[device].chosen]
+        return {device: {} for device in [each for each in idle if each in chosen] or idle[: len(chosen)] or chosen}
 
     def round_seconds(self, finish_seconds: Mapping[str, float]) -> float:
         """Return how long a round takes whose drives are done after so many seconds: up to the last that is taken."""
         arrivals = [each.done_seconds - self._now_seconds for each in self._pending]
-        return sorted([*arrivals, *finish_seconds.values()])[: self._buffer][-1]
+        return sorted([*arrivals, *finish_seconds.values()])[: self.buffer][-1]
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the weights after a step (see `Strategy.aggregate`)."""
         check_count(self, contributions)
         waiting = [*self._pending, *(self._update(global_weights, part) for part in contributions)]
         waiting.sort(key=lambda each: (each.done_seconds, each.device))
-        taken, self._pending = waiting[: self._buffer], waiting[self._buffer :]
+        taken, self._pending = waiting[: self.buffer], waiting[self.buffer :]
         stale = [self._step - each.step for each in taken]
         self._now_seconds, self._step = taken[-1].done_seconds, self._step + 1
         self._staleness = float(np.mean(stale))

@@ -45,7 +45,10 @@ class UserStrategy:
 
     def _guarded(self, name: str, *arguments: Any) -> Any:
         given = [_read_only(each) if name == "evaluate" and isinstance(each, Mapping) else each for each in arguments]
-        return self._plugin.guard(name, lambda: getattr(self._strategy, name)(*given))
+        found = self._plugin.guard(name, lambda: getattr(self._strategy, name)(*given))
+        if name == "round_seconds" and not (isinstance(found, int | float) and 0 <= found < np.inf):
+            raise self._plugin.failed(f"round_seconds returned {found!r}; return seconds, 0 or more")
+        return found
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new weights, in the order and with the types of the global ones (see `Strategy.aggregate`).

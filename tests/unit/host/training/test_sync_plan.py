@@ -1,7 +1,9 @@
 """What a synchronous job will do on an array, before anything starts."""
 
+import contextlib
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
-from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
@@ -170,3 +172,14 @@ def test_a_queue_goes_on_from_where_another_stood() -> None:
     other = plan.make_queue(queue.state)
     for one, two in zip(queue.next_step(plan.batches).records, other.next_step(plan.batches).records, strict=True):
         assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "other"),
+    [("a", "a", False), ("a", "b", True), ("a", "", False), ("a", None, False), ("", "a", False), ("", "", False)],
+)
+def test_a_resumed_run_needs_the_records_in_place_that_it_knew(now: str, before: str | None, other: bool) -> None:
+    plan = cast(SyncPlan, SimpleNamespace(in_place={"csd-00": now}))
+    known = {} if before is None else {"csd-00": before}
+    with pytest.raises(CheckpointError, match="csd-00: other records") if other else contextlib.nullcontext():
+        SyncPlan.check_in_place(plan, known)

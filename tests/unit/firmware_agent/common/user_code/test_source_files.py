@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_agent.common.user_code.source_files import MAX_SOURCE_BYTES, module_from, read_source
+from firmware_agent.common.user_code.source_files import MAX_SOURCE_BYTES, module_from, read_source, top_imports
 from tests.support.examples import examples
 
 
@@ -60,6 +60,14 @@ def test_whatever_a_file_says_lines_keep_their_numbers(texts: list[str], before:
     last = raised.traceback[-1]
     assert last.lineno + 1 == before + 3
     assert last.frame.f_globals["value"] == texts
+
+
+def test_what_travels_with_a_file_is_missed_where_it_is_imported_if_it_is_damaged(tmp_path: Path) -> None:
+    source = read_source(written(tmp_path, mine="import helper\n", helper="two = 2"))
+    for damaged in (source.replace('"two', "two"), source.partition(": {")[0] + ": [1]"):
+        assert list(top_imports(damaged)) == [("helper", 1)]
+        with pytest.raises(ModuleNotFoundError, match="helper"):
+            module_from("mine.py", damaged)
 
 
 def test_files_that_are_too_large_together_are_refused(tmp_path: Path) -> None:

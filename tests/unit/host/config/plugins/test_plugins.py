@@ -282,6 +282,14 @@ def test_a_strategy_that_fails_in_a_round_is_named(tmp_path: Path, subtests: pyt
             assert before["b"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("returned", ["None", "-5", "float('inf')", "float('nan')", "'long'"])
+def test_how_long_a_round_takes_must_be_a_time(tmp_path: Path, returned: str) -> None:
+    source = "from csd_emu.extend import FedAvg\nclass It(FedAvg):\n    def round_seconds(self, finish):\n"
+    with pytest.raises(PluginFailed, match=r"round_seconds returned .*; return seconds, 0 or more"):
+        strategy(tmp_path, f"{source}        return {returned}\n").round_seconds({"csd-00": 1.0})
+    assert strategy(tmp_path, f"{source}        return max(finish.values())\n").round_seconds({"csd-00": 1.0}) == 1.0
+
+
 @settings(max_examples=examples(25))
 @given(data=st.data())
 def test_a_users_copy_of_fedavg_is_fedavg_to_the_bit(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:

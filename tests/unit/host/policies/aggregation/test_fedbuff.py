@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_agent.common.errors import CheckpointError
+from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
-from host.policies.aggregation import Contribution, DriveHistory, FedBuff
+from host.policies.aggregation import Contribution, DriveHistory, FedBuff, check_drives
 from tests.support.examples import examples
 
 seconds = st.lists(st.floats(0.125, 8, width=16), min_size=2, max_size=6)
@@ -80,6 +80,17 @@ def test_a_drive_that_is_at_work_is_not_asked_and_everybody_is_if_nobody_else_is
     assert list(strategy.configure(2, drives)) == ["a"]
     assert list(strategy.configure(2, {"b": drives["b"]})) == ["b"]
     assert strategy.evaluate(2, start()) == {"staleness": 0.0, "in_flight": 1.0}
+
+
+def test_it_asks_no_more_than_were_chosen_and_needs_as_many_as_it_waits_for() -> None:
+    strategy = FedBuff(1, parameters={"w"})
+    parts = [Contribution(start(), 10, 1, f"csd-{n}", finish_seconds=float(n)) for n in range(3)]
+    strategy.aggregate(start(), parts)  # csd-1 and csd-2 are at work
+    drives = {f"csd-{n}": DriveHistory(f"csd-{n}", 10, chosen=n in (1, 2)) for n in range(9)}
+    assert list(strategy.configure(2, drives)) == ["csd-0", "csd-3"]
+    assert list(strategy.configure(2, {name: drives[name] for name in ("csd-1", "csd-2")})) == ["csd-1", "csd-2"]
+    with pytest.raises(ConfigurationError, match="fedbuff: needs the weights of 4 drives in a round, and 3 take part"):
+        check_drives(FedBuff(4, parameters={"w"}), "fedbuff", 3)
 
 
 def test_a_state_of_another_strategy_is_refused() -> None:

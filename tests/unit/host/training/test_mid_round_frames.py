@@ -1,0 +1,75 @@
+"""A drive's closing frame has to be of the kind that its tensors are: of an exchange within a round, or of its end."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from firmware_agent.common.clients.client_round import EXCHANGED
+from firmware_agent.common.errors import ProtocolError
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.session_frames import Exchange, Trained
+from host.config.job_file import JobConfig
+from host.fleet.device_session import DeviceSession
+from host.fleet.fleet import Fleet
+from host.training.round_exchange import RoundExchange, RoundTask
+from host.training.rounds.client_contract import AS_USUAL
+from host.training.rounds.drive_meeting import DriveMeeting
+from tests.support.fakes import JOB
+
+END = Trained(1, 5, 1, 0.5, PhaseSeconds(), 0)
+
+
+class Session:
+    """A drive that sends these, one after the other."""
+
+    device = "csd-00"
+
+    def __init__(self, *sent: Any) -> None:
+        self.sent, self.answers = list(sent), list[bytes]()
+
+    async def receive_tensors(self, *_: Any) -> Any:
+        return self.sent.pop(0)
+
+    async def send_encoded(self, data: bytes, _: Any) -> None:
+        self.answers.append(data)
+
+
+async def returned(*sent: Any) -> Any:
+    config = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
+    exchange = RoundExchange(config, JOB, cast(Fleet, SimpleNamespace()), list, lambda *_: None)
+    meeting = DriveMeeting(["csd-00"], lambda _, brought: brought)
+    task = RoundTask(1, cast(Any, None), AS_USUAL, {"w": np.zeros(2)}, (), meeting)
+    session = Session(*sent)
+    return await exchange._returned(cast(DeviceSession, session), task), session.answers
+
+
+async def test_exchanges_are_answered_until_the_round_ends() -> None:
+    given, end = {EXCHANGED + "x": np.ones(2)}, {"w": np.ones(2)}
+    (arrays, trained), answers = await returned((given, Exchange(1, 1)), (given, Exchange(1, 2)), (end, END))
+    assert arrays is end
+    assert trained is END
+    assert len(answers) == 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "closing", "why"),
+    [
+        ({"w": np.ones(2)}, Exchange(1, 1), "sent Exchange after tensors of another kind"),
+        ({EXCHANGED + "x": np.ones(2)}, END, "sent Trained after tensors of another kind"),
+        (
+            {EXCHANGED + "x": np.array([1, np.nan])},
+            Exchange(1, 1),
+            "exchanged exchange/x with values that are no finite",
+        ),
+    ],
+)
+async def test_what_does_not_belong_together_ends_the_session(arrays: Any, closing: Any, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        await returned((arrays, closing))
+
+
+async def test_a_drive_that_asks_without_end_is_ended() -> None:
+    with pytest.raises(ProtocolError, match="more than 1000 exchanges"):
+        await returned(*[({EXCHANGED + "x": np.ones(1)}, Exchange(1, 1))] * 1002)
