@@ -8,7 +8,7 @@ from pathlib import Path
 from csd_emu.engines import make_engine
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from host.app.prepare import RunRequest, prepare_run
 from host.app.run_job import Stay, finish_run, report_run, run_job
 from host.config.resolve import resolve_run
@@ -56,8 +56,7 @@ def resume_run(
         # One consent does not count for both: another's directory, and code that nobody can compare.
         check_sources(path, JOB_FILE, VERSIONS_FILE, trusted and is_own(path, *decisive))
         request = _read_request(path, engine)
-        summary = directory.read_summary()
-        if summary is not None and is_done(request.job, summary.rounds, summary.accuracy or 0.0):
+        if (summary := directory.read_summary()) and is_done(request.job, summary.rounds, summary.accuracy or 0.0):
             if not quiet:
                 console.print(f"{path}: this run has finished; nothing was started")
             return summary
@@ -66,10 +65,12 @@ def resume_run(
         past = ResumePoint(directory, last_round, checkpoint, directory.read_failures())
         if checkpoint is not None and is_done(request.job, checkpoint.state.round, checkpoint.state.accuracy):
             _end_leftovers(request, paths)
-            weights, seconds = checkpoint.state.weights, checkpoint.wall_seconds
-            summary = finish_run(request, directory, weights, seconds, past.failures)
+            summary = finish_run(request, directory, checkpoint.state.weights, checkpoint.wall_seconds, past.failures)
             report_run(path, progress)
             return summary
+        if checkpoint is not None and getattr(getattr(request.plugins.strategy, "target", None), "is_flower", False):
+            _end_leftovers(request, paths)
+            raise CheckpointError("a Flower program keeps its own state and cannot be resumed; start the run anew")
         directory.remove_end()
         return run_job(request, paths, past, progress, quiet, stay)
 

@@ -16,6 +16,7 @@ from csd_emu.config.array_file import QEMU, Device
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.atomic_files import make_folder, shared_mode
 from firmware_agent.common.datafiles import open_source
+from firmware_agent.common.datafiles.record_set import LENGTH
 from firmware_agent.common.errors import DataError, PluginError, ProtocolError, ShardError, user_errors
 from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
@@ -282,7 +283,7 @@ class WantedRecords:
     """What the job's own data set, on which the host evaluates, is like.
 
     Attributes:
-        fields: name -> what each record has of it, for people.
+        fields: name -> what each record has of it, for people; not how long ragged ones are padded.
         classes: how many there are.
     """
 
@@ -292,7 +293,7 @@ class WantedRecords:
     @classmethod
     def of(cls, dataset: Dataset) -> WantedRecords:
         """Return what fits to `dataset`."""
-        fields = {name: _text(column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items()}
+        fields = _texts({name: (column.dtype.str, column.shape[1:]) for name, column in dataset.fields.items()})
         return cls(fields, dataset.classes)
 
     def check(self, device: str, holding: Holding | None) -> None:
@@ -303,7 +304,7 @@ class WantedRecords:
         """
         if holding is None:
             raise ProtocolError(f"{device} was to train on records in place and has a shard; upgrade its agent")
-        fields = {each.name: _text(each.dtype, each.shape) for each in holding.fields}
+        fields = _texts({each.name: (each.dtype, each.shape) for each in holding.fields})
         if fields != self.fields:
             theirs, ours = (
                 ", ".join(f"{name} {form}" for name, form in sorted(each.items())) for each in (fields, self.fields)
@@ -319,5 +320,10 @@ class WantedRecords:
             )
 
 
-def _text(dtype: str, shape: tuple[int, ...]) -> str:
-    return f"{np.dtype(dtype)}{list(shape)}"
+def _texts(forms: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, str]:
+    """Return name -> type and shape of a record, for people; a * for how long ragged ones are padded."""
+    return {
+        name: f"{np.dtype(dtype)}[{', '.join(map(str, ('*'[: len(shape)], *shape[1:]) if ragged else shape))}]"
+        for name, (dtype, shape) in forms.items()
+        for ragged in [name + LENGTH in forms]
+    }

@@ -293,7 +293,7 @@ def _shares(left: _Left, overflow: Overflow) -> tuple[Batches, Batches]:
         whole = _last_step(left, overflow)
         private = np.minimum(p, whole)
         return private, whole - private
-    private = np.minimum(b, -(-p * per // records))
+    private = np.minimum(b, -(-p.astype(object) * per // records)).astype(np.int64)  # Python's: int64 could overflow
     public = np.where(filled, b - private, 0)
     most = pool if overflow == "repeat" else public_left
     return private, public if public.sum() <= most else apportion(most, public)

@@ -1,11 +1,12 @@
 """Programs of Flower's on native drives, in both halves; where Flower is installed."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.commands import Done, Workshop
+from tests.support.commands import Done, Workshop, wait_until
 
 pytest.importorskip("flwr")
 Command = Callable[..., Done]
@@ -101,6 +102,20 @@ def test_a_program_that_fails_later_is_named_with_its_line(flowers: Workshop, cs
     resumed = csd_emu("run", "--resume", flowers.run_directory())
     assert resumed.code == 2
     assert "a Flower program keeps its own state and cannot be resumed; start the run anew" in resumed.err
+    assert resumed.err.count("a program's own words") == 1  # of its trial: nothing has started
+    flowers.assert_clean()
+
+
+def test_a_signal_ends_a_run_whose_program_does_not_go_on(flowers: Workshop) -> None:
+    asleep = flowers.folder / "asleep"
+    body = f"open({str(asleep)!r}, 'w').close(); __import__('time').sleep(600)"
+    flowers.write("server_app.py", SERVER.replace('raise KeyError("my bug")', body))
+    job = flowers.write("job.yaml", JOB | {"rounds": 3})
+    process = flowers.start("run", job, "--array", flowers.array, "--runs", flowers.runs)
+    wait_until(asleep.exists, 60)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
     flowers.assert_clean()
 
 

@@ -23,7 +23,8 @@ class Pad:
 
         Args:
             fill: what stands behind a record's own values.
-            target_fill: the same in whole numbers that are to be predicted; cross_entropy leaves -100 out.
+            target_fill: the same in whole numbers that are to be predicted, which become int64; cross_entropy leaves
+                -100 out.
         """
         self._fill, self._target_fill = fill, target_fill
 
@@ -36,5 +37,9 @@ class Pad:
             values, ones = batch[name][:, : max(1, int(batch[name + LENGTH].max()))], [1] * (batch[name].ndim - 2)
             behind = torch.arange(values.shape[1]).reshape(-1, *ones) >= batch[name + LENGTH].reshape(-1, 1, *ones)
             predicted = name == target_of(batch) and not values.is_floating_point()
-            padded[name] = values.masked_fill(behind, self._target_fill if predicted else self._fill)
+            padded[name] = (
+                values.long().masked_fill(behind, self._target_fill)
+                if predicted
+                else values.masked_fill(behind, self._fill)
+            )
         return padded

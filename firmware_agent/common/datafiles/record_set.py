@@ -236,7 +236,8 @@ def check_fields(fields: Mapping[str, npt.NDArray[Any]], where: str) -> Mapping[
     """Return the fields of records of any form.
 
     Raises:
-        DataError: there are none or too many, one has another length, or a class number is out of range.
+        DataError: there are none or too many, one has another length, or a class number or a record's length is out
+            of range.
     """
     if not fields or len(fields) > MOST_FIELDS:
         raise DataError(f"{where}: has {len(fields)} arrays; records have 1 to {MOST_FIELDS} fields, one array each")
@@ -254,7 +255,25 @@ def check_fields(fields: Mapping[str, npt.NDArray[Any]], where: str) -> Mapping[
     target = target_of(plain) or ""
     if target in plain and plain[target].dtype.kind == "i" and plain[target].size == len(plain[target]):
         plain[target] = check_labels(plain[target].reshape(-1), len(plain[target]), where)
-    return plain
+    return plain | {name: _check_lengths(name, plain, where) for name in plain if name.endswith(LENGTH)}
+
+
+def _check_lengths(name: str, fields: Mapping[str, npt.NDArray[Any]], where: str) -> npt.NDArray[np.int64]:
+    """Return how long records of a padded field are, int64.
+
+    Raises:
+        DataError: there is no such field, or they do not fit to it.
+    """
+    lengths, padded = fields[name], fields.get(name.removesuffix(LENGTH), np.empty(0))
+    if (lengths.ndim, lengths.dtype.kind in "iu", padded.ndim > 1) != (1, True, True) or not (
+        0 <= lengths.min() <= lengths.max() <= padded.shape[1]
+    ):
+        raise DataError(
+            f"{where}: {name} is {lengths.dtype}{list(lengths.shape)} from {lengths.min()} to {lengths.max()}, "
+            f"{name.removesuffix(LENGTH)} of shape {list(padded.shape)}; give (records,) whole numbers from 0 to how "
+            "long that is padded, or call it otherwise"
+        )
+    return lengths.astype(np.int64)
 
 
 def _plain(dtype: np.dtype[Any]) -> str | None:

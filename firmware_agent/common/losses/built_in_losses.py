@@ -1,5 +1,7 @@
 """Built-in losses: each returns the mean over the records of a batch, whose fields are tensors.
 
+Of ragged records it is the mean over records of their means over their own places, so that parts of a batch add up.
+
 Torch is imported when one is made: whoever only reads a job has no need of it.
 """
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 
 LOSSES = BuiltIns()
+# What torch's cross-entropy leaves out by itself.
+_LEFT_OUT = -100
 
 
 class _Loss:
@@ -42,12 +46,14 @@ class CrossEntropy(_Loss):
         self._label_smoothing = label_smoothing
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
-        """Return the mean."""
-        wanted = target(batch)
+        """Return the mean; classes that are -100 do not count."""
+        wanted, lengths = _ragged_target(batch)
         found: Tensor = self._functional.cross_entropy(
-            outputs, wanted if wanted.is_floating_point() else wanted.long(), label_smoothing=self._label_smoothing
+            *(outputs, wanted if wanted.is_floating_point() else wanted.long()),
+            label_smoothing=self._label_smoothing,
+            reduction=_reduction(lengths),
         )
-        return found
+        return found if lengths is None else _mean_by_record(found, lengths, wanted != _LEFT_OUT)
 
 
 @LOSSES.register("mean_squared_error", "Of as many outputs as the target has values.")
@@ -56,9 +62,11 @@ class MeanSquaredError(_Loss):
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
         """Return the mean."""
-        wanted = target(batch)
-        found: Tensor = self._functional.mse_loss(outputs.reshape(wanted.shape), wanted.to(outputs.dtype))
-        return found
+        wanted, lengths = _ragged_target(batch)
+        found: Tensor = self._functional.mse_loss(
+            outputs.reshape(wanted.shape), wanted.to(outputs.dtype), reduction=_reduction(lengths)
+        )
+        return found if lengths is None else _mean_by_record(found, lengths)
 
 
 @LOSSES.register("binary_cross_entropy", "Of as many logits as the target has values, each 0 to 1.")
@@ -67,11 +75,11 @@ class BinaryCrossEntropy(_Loss):
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
         """Return the mean."""
-        wanted = target(batch)
+        wanted, lengths = _ragged_target(batch)
         found: Tensor = self._functional.binary_cross_entropy_with_logits(
-            outputs.reshape(wanted.shape), wanted.to(outputs.dtype)
+            outputs.reshape(wanted.shape), wanted.to(outputs.dtype), reduction=_reduction(lengths)
         )
-        return found
+        return found if lengths is None else _mean_by_record(found, lengths)
 
 
 @LOSSES.register("next_token", "Cross-entropy of (records, places, tokens) logits and the token at the next place.")
@@ -79,7 +87,7 @@ class NextToken(_Loss):
     """What a language model learns: each token from those before it, of the field ``tokens``."""
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
-        """Return the mean over all places but the last; of ragged records, over records' means of their own places.
+        """Return the mean over all places but the last.
 
         Raises:
             ModelError: records have no field of that name.
@@ -90,11 +98,24 @@ class NextToken(_Loss):
             )
         logits, wanted = outputs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long()
         lengths = batch.get("tokens" + LENGTH)
-        found: Tensor = self._functional.cross_entropy(logits, wanted, reduction="mean" if lengths is None else "none")
-        if lengths is not None:
-            behind = found.new_ones(len(tokens), tokens.shape[1] - 1).cumsum(1) >= lengths[:, None]
-            found = (found.view_as(behind).masked_fill(behind, 0).sum(1) / (lengths - 1).clamp(min=1)).mean()
-        return found
+        found: Tensor = self._functional.cross_entropy(logits, wanted, reduction=_reduction(lengths))
+        return found if lengths is None else _mean_by_record(found.view(len(tokens), tokens.shape[1] - 1), lengths - 1)
+
+
+def _ragged_target(batch: Fields) -> tuple[Tensor, Tensor | None]:
+    """Return what is to be predicted, and how long each record's is; None if all are of one length."""
+    wanted = target(batch)
+    return wanted, batch.get(f"{target_of(batch)}{LENGTH}") if wanted.ndim > 1 else None
+
+
+def _reduction(lengths: Tensor | None) -> str:
+    return "mean" if lengths is None else "none"
+
+
+def _mean_by_record(values: Tensor, lengths: Tensor, counted: Tensor | bool = True) -> Tensor:
+    """Return the mean over records of their means of (records, places, ...) values over their own, counted, places."""
+    own = (lengths.new_ones(values.shape).cumsum(1) <= lengths.view(-1, *[1] * (values.ndim - 1))) & counted
+    return (values.masked_fill(~own, 0).flatten(1).sum(1) / own.flatten(1).sum(1).clamp(min=1)).mean()
 
 
 def target(batch: Fields) -> Tensor:

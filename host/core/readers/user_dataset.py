@@ -115,8 +115,11 @@ def _stack(source: str, dataset: Any) -> dict[str, npt.NDArray[Any]]:
 
 
 def _form_of(item: Mapping[str, npt.NDArray[Any]], begin: int = 0) -> str:
-    """Return names, dtypes and shapes from an axis on."""
-    return ", ".join(f"{name} {value.dtype}{list(value.shape)[begin:]}" for name, value in sorted(item.items()))
+    """Return names, dtypes and shapes from an axis on; of what has no such axis, no shape."""
+    return ", ".join(
+        f"{name} {value.dtype}{list(value.shape)[begin:] if value.ndim >= begin else ''}"
+        for name, value in sorted(item.items())
+    )
 
 
 def _read_item(source: str, dataset: Any, index: int) -> dict[str, npt.NDArray[Any]]:

@@ -32,9 +32,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from firmware_agent.common.clients.flower_client import RUN_CONFIG
 from firmware_agent.common.errors import CheckpointError, PluginFailed
 from firmware_agent.common.slices import Array
+from host.core.interrupts import INTERRUPTS
 from host.policies.aggregation.strategy import Contribution, DriveHistory, FirstRound, Stateless
 
-_MOST_SECONDS = 3600.0
+_MOST_SECONDS = 3600
+_MOST_POLLS = 100  # for node ids, with nothing sent: Flower's strategies ask each second until there are enough
 # What Flower's programs call what a drive hears without a client program.
 _HEARD = {"lr": "learning_rate", "local-epochs": "epochs"}
 # Of the last round no message may show the model; the result of Flower's own loop does.
@@ -59,7 +61,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
         self._start, self._devices = start, dict(enumerate(start.devices, 2))
         self._samples = dict.fromkeys(start.devices, 1)  # of those that are there
         self._asked, self._replies = dict[str, flower.Message](), dict[str, flower.Message]()
-        self._sent, self.rounds, self.ended = 0, 0, False
+        self._counts, self.rounds, self.ended = {"sent": 0, "polls": 0}, 0, False
         self._turns, self._answers = SimpleQueue[bool | BaseException](), SimpleQueue[bool]()
         self.arrays: flower.ArrayRecord | None = None
         self._judged: tuple[flower.ArrayRecord | None, dict[str, float]] = None, {}
@@ -82,7 +84,17 @@ class CsdGrid(Grid):  # type: ignore[misc]
         return flower.Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
-        """Return the numbers of the drives that are there."""
+        """Return the numbers of the drives that are there.
+
+        Raises:
+            PluginFailed: the program waits for more of them, which cannot come while the run waits for it.
+        """
+        self._counts["polls"] += 1
+        if self._counts["polls"] > _MOST_POLLS:
+            raise _refusal(
+                f"asked {_MOST_POLLS} times who is there and sent nothing: it needs more nodes than the "
+                f"{len(self._samples)} that are there; add drives, or lower min_available_nodes"
+            )
         return [node for node, device in self._devices.items() if device in self._samples]
 
     def push_messages(self, messages: Iterable[flower.Message]) -> list[str]:
@@ -125,14 +137,12 @@ class CsdGrid(Grid):  # type: ignore[misc]
 
         Raises:
             PluginFailed: it does neither, or has sent no model.
+            KeyboardInterrupt: a signal has come.
             BaseException: what it raised.
         """
-        try:
-            with contextlib.redirect_stdout(sys.stderr):  # what the program prints is no output of the command's
-                let()
-                turn = self._turns.get(timeout=_MOST_SECONDS)
-        except Empty:
-            raise _refusal(f"has asked nothing of the drives for {_MOST_SECONDS:.0f} s; does a loop not end?") from None
+        with contextlib.redirect_stdout(sys.stderr):  # what the program prints is no output of the command's
+            let()
+            turn = self._await_turn()
         if isinstance(turn, BaseException):
             raise turn
         self.ended = turn
@@ -145,8 +155,16 @@ class CsdGrid(Grid):  # type: ignore[misc]
         return _to_arrays(self.arrays)
 
     def tell(self, drives: Mapping[str, DriveHistory]) -> dict[str, dict[str, Any]]:
-        """Return what the program says to each of these drives, which are there."""
+        """Return what the program says to each of these drives, which are there.
+
+        Raises:
+            PluginFailed: all that it asks have left.
+        """
         self._samples = {name: drive.samples for name, drive in drives.items()}
+        if self._asked.keys().isdisjoint(drives):
+            raise _refusal(
+                f"asks only drives that have left: {', '.join(self._asked)}; have it ask more drives a round"
+            )
         return {
             device: {
                 name: value for record in message.content.config_records.values() for name, value in record.items()
@@ -167,7 +185,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
                     {
                         "arrays": _to_record(part.weights),
                         "metrics": flower.MetricRecord(
-                            {"num-examples": part.samples, "train_loss": part.loss, **part.metrics}
+                            {**part.metrics, "train_loss": part.loss, "num-examples": part.samples}  # as screened
                         ),
                     }
                 )
@@ -176,14 +194,23 @@ class CsdGrid(Grid):  # type: ignore[misc]
         self._asked, self.arrays, self.rounds = {}, None, self.rounds + 1
         return self.await_model(lambda: self._answers.put(True))
 
+    def _await_turn(self) -> bool | BaseException:
+        for _ in range(_MOST_SECONDS):  # one wait would hear no signal: it may be in another thread than the main one
+            try:
+                return self._turns.get(timeout=1.0)
+            except Empty:
+                if INTERRUPTS.signal is not None:
+                    raise KeyboardInterrupt from None
+        raise _refusal(f"has asked nothing of the drives for {_MOST_SECONDS} s; does a loop not end?")
+
     def _push(self, message: flower.Message) -> str:
         kind, device = message.metadata.message_type, self._devices.get(message.metadata.dst_node_id, "")
         if kind not in ("train", "evaluate") or not device:
             raise _refusal(f"sends {kind!r} to node {message.metadata.dst_node_id}; drives hear train and evaluate")
         if len(records := list(message.content.array_records.values())) != 1:
             raise _refusal(f"sends {len(records)} ArrayRecords in a message; send one, the model's weights by name")
-        self._sent += 1
-        name = message.metadata.__dict__["_message_id"] = str(self._sent)
+        self._counts = {"sent": self._counts["sent"] + 1, "polls": 0}
+        name = message.metadata.__dict__["_message_id"] = str(self._counts["sent"])
         if kind == "train":
             if device in self._asked or (self._asked and records[0] != self.arrays):
                 raise _refusal("sends a drive two train messages at once, or drives different weights; send all one")
@@ -232,7 +259,7 @@ class FlowerStrategy(Stateless):
         """Return what the program says to each drive that it asks.
 
         Raises:
-            PluginFailed: it has ended.
+            PluginFailed: it has ended, or all that it asks have left.
         """
         if self._grid.ended:
             raise _refusal(f"ended after {self._grid.rounds} rounds of {self._start.rounds}; give the job so many")
@@ -279,6 +306,7 @@ def adapt(target: Any) -> Any:
 
         return FlowerStrategy(program, {}, getattr(algorithm, "proximal_mu", 0.0))
 
+    make_of_app.is_flower = make_of_algorithm.is_flower = True  # type: ignore[attr-defined]  # said at a resume
     if isinstance(target, type) and issubclass(target, FlowerAlgorithm):
         functools.update_wrapper(make_of_algorithm, target.__init__)  # type: ignore[misc]
         make_of_algorithm.__signature__ = inspect.signature(target)  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from firmware_agent.local_dataset import describe, open_holding
 from host.app.prepare import RunRequest, prepare_in_place, prepare_run
 from host.config.job_file import DataSection, read_job
 from host.config.resolve import resolve_run
-from host.core.datasets import check_source, load_dataset
+from host.core.datasets import Dataset, check_source, load_dataset
 from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import HostKeys
 from host.fleet.fleet import Fleet
@@ -63,6 +63,17 @@ def test_records_that_do_not_fit_are_named(holding: Holding | None, message: str
 
 def test_fewer_classes_are_a_drive_that_has_not_seen_all() -> None:
     WANTED.check("csd-00", holds(classes=3))
+
+
+def test_ragged_records_may_be_padded_to_other_lengths() -> None:
+    fields = {"x": np.ones((4, 9, 2), np.float32), "x.length": np.arange(1, 5)}
+    wanted, lengths = WantedRecords.of(Dataset("some", fields, fields, 1.0)), TensorSpec("x.length", "<i8", ())
+    wanted.check("csd-00", Holding("npz", [TensorSpec("x", "<f4", (5, 2)), lengths], 0))
+    for shape in ((5, 3), (5,), ()):
+        with pytest.raises(ProtocolError, match=r"the job's are of x float32\[\*, 2\], x\.length int64\[\]"):
+            wanted.check("csd-00", Holding("npz", [TensorSpec("x", "<f4", shape), lengths], 0))
+    with pytest.raises(ProtocolError, match=r"x float32\[9, 2\], the job's"):
+        wanted.check("csd-00", Holding("npz", [TensorSpec("x", "<f4", (9, 2))], 0))
 
 
 def test_what_is_wanted_is_what_the_jobs_own_records_have() -> None:

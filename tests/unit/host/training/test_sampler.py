@@ -205,6 +205,13 @@ def test_a_drive_that_says_it_holds_billions_costs_the_host_no_memory() -> None:
     assert first.tolist() == list(range(8))
 
 
+@pytest.mark.parametrize("size", [1 << 32, 1 << 50, 1 << 60])
+def test_a_drive_that_says_it_holds_endless_records_starves_no_other(size: int) -> None:
+    batches = [1 << 15, 1 << 15]
+    deal = EpochQueue([size, 1000], 100_000, 0, "repeat", in_place=[0]).next_step(batches)
+    assert [len(records) for records in deal.records] == batches
+
+
 class Epochs(RuleBasedStateMachine):
     """Batches change, devices come and go, steps are put back, the host is killed: each record is dealt once."""
 

@@ -31,3 +31,5 @@ def test_whole_numbers_to_be_predicted_are_filled_up_with_what_the_loss_leaves_o
     assert found["target"].tolist() == [[1, 1, 1], [1, -100, -100]]
     values = Pad(fill=2)({"y": torch.ones(2, 5), "y.length": lengths})["y"]
     assert values.tolist() == [[1, 1, 1], [1, 2, 2]]
+    small = torch.ones(2, 5, dtype=torch.uint8)
+    assert Pad()({"y": small, "y.length": lengths})["y"].tolist() == [[1, 1, 1], [1, -100, -100]]

@@ -418,3 +418,22 @@ def test_beside_labelled_images_no_other_array_is_read(tmp_path: Path) -> None:
 def test_one_field_under_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is the field x, and there is another of that name; leave one out"):
         fields_of(tmp_path, x=LABELS, x_train=LABELS)
+
+
+def test_lengths_of_ragged_records_fit_to_their_field(tmp_path: Path) -> None:
+    tokens, lengths = np.ones((3, 4), np.int64), np.array([0, 2, 4])
+    found = fields_of(tmp_path, **{"tokens": tokens, "tokens.length": lengths.astype(np.uint8)})["tokens.length"]
+    assert (found.dtype, found.tolist()) == (np.int64, [0, 2, 4])
+    for name, wrong in (
+        ("tokens", lengths + 1),
+        ("tokens", lengths - 1),
+        ("tokens", lengths / 1.0),
+        ("tokens", lengths[:, None]),
+        ("token", lengths),
+    ):
+        with pytest.raises(
+            DataError, match=rf"x\.npz: {name}\.length is .*; give \(records,\) whole numbers from 0 to"
+        ):
+            fields_of(tmp_path, **{"tokens": tokens, f"{name}.length": wrong})
+    with pytest.raises(DataError, match=r"x\.length is .*, x of shape \[3\]"):
+        fields_of(tmp_path, **{"x": lengths / 2, "x.length": lengths})

@@ -243,3 +243,37 @@ def test_a_next_token_of_ragged_records_is_of_their_own_places(
         if lengths[part]
     ]
     assert whole * len(lengths) == pytest.approx(sum(sums))
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.sampled_from(["cross_entropy", "mean_squared_error", "binary_cross_entropy"]),
+    *(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.integers(0, 3), st.integers(0, 99)),
+)
+def test_the_loss_of_ragged_targets_is_the_mean_over_records_of_their_own_places(
+    name: str, lengths: list[int], wider: int, seed: int
+) -> None:
+    generator, count, longest = np.random.default_rng(seed), len(lengths), max(lengths) + wider
+    if name == "cross_entropy":
+        outputs = torch.from_numpy(generator.standard_normal((count, VOCABULARY, longest)))
+        target: Any = generator.integers(0, VOCABULARY, (count, longest))
+    else:
+        outputs = torch.from_numpy(generator.standard_normal((count, longest, 2)))
+        target = generator.random((count, longest, 2))
+    own, places = objective(name), outputs.ndim - 1 if name == "cross_entropy" else 1
+
+    def alone(record: int) -> float:
+        found = outputs[record : record + 1].narrow(places, 0, lengths[record])
+        return float(own.loss_of(found, {"y": target[record : record + 1, : lengths[record]]}))
+
+    whole = float(own.loss_of(outputs, {"y": target, "y.length": np.array(lengths)}))
+    assert whole == pytest.approx(np.mean([alone(record) for record in range(count)]))
+
+
+def test_classes_that_are_left_out_of_a_ragged_record_do_not_count() -> None:
+    outputs = torch.arange(24.0).reshape(2, 3, 4).sin()
+    target, lengths = np.array([[-100, 1, 2, -100], [0, -100, -100, -100]]), np.array([3, 1])
+    found = objective("cross_entropy").loss_of(outputs, {"label": target, "label.length": lengths})
+    first = functional.cross_entropy(outputs[:1, :, 1:3], torch.tensor([[1, 2]]))
+    second = functional.cross_entropy(outputs[1:, :, :1], torch.tensor([[0]]))
+    assert float(found) == pytest.approx(float(first + second) / 2)

@@ -56,6 +56,11 @@ class Wider(Images):
         return torch.ones(2, index + 1), 0.5
 
 
+class Mixed(Images):
+    def __getitem__(self, index):
+        return ([1.0, 2.0] if index else 1.0), 0.5
+
+
 class Iterable(IterableDataset):
     def __iter__(self):
         yield 1
@@ -162,6 +167,7 @@ def test_an_error_of_the_users_keeps_file_and_line(file: Path) -> None:
     ("name", "message"),
     [
         ("Wider", r"item 1 is x float32\[2, 2\], y float32\[\], item 0 x float32\[2, 1\], .* pad, cut or convert"),
+        ("Mixed", r"item 1 is x float32\[2\], y float32\[\], item 0 x float32\[\], y float32\[\]; pad"),
         ("Late", r"item 3 is z float32\[\], item 0 x float32\[\]"),
         ("Iterable", "has no __len__ or no __getitem__; give a map-style data set"),
         ("Text", "item 0: str is no number; an item is"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
 from host.config.plugins.plugin_loading import Plugin, load_plugin
 from host.config.plugins.plugin_section import UserSection
+from host.core.interrupts import INTERRUPTS
 from host.core.learning.judgement import Judgement
 from host.policies.aggregation import Contribution, DriveHistory, FirstRound, UserStrategy
 
@@ -167,6 +170,45 @@ def test_replies_have_figures_and_those_of_who_did_not_return_an_error(folder: P
     strategy.first_weights(start())
     strategy.configure(1, histories())
     assert strategy.aggregate(WEIGHTS, [part(DRIVES[0], 2.0, 7, top=0.5)])["w"].tolist() == [2.0, 2.0]
+
+
+def test_a_drive_does_not_say_its_own_weight(folder: Path) -> None:
+    strategy = strategy_of(folder, LOOP.format(1.0))
+    strategy.first_weights(start())
+    strategy.configure(1, histories())
+    honest, boasts = ({"num-examples": count, "train_loss": count} for count in (10.0, 1e30))
+    after = strategy.aggregate(WEIGHTS, [part(DRIVES[0], 1.0, **honest), part(DRIVES[1], 3.0, **boasts)])
+    assert after["w"].tolist() == [2.0, 2.0]
+
+
+def test_one_that_waits_for_more_nodes_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda _: None)
+    with pytest.raises(PluginFailed, match="needs more nodes than the 3 that are there; add drives, or lower min_ava"):
+        flowers("FedAvg", min_available_nodes=4).first_weights(start())
+
+
+def test_asking_who_is_there_counts_anew_with_what_is_sent(folder: Path) -> None:
+    ask_often = "    nodes = [grid.get_node_ids() for _ in range(90)][-1]\n    grid.send_and_receive(ask(nodes))\n"
+    strategy = strategy_of(folder, 2 * ask_often)
+    strategy.first_weights(start())
+    strategy.configure(1, histories())
+    assert strategy.aggregate(WEIGHTS, [part(DRIVES[0], 1.0)])["w"].tolist() == [5.0, 6.0]
+
+
+def test_a_wait_for_the_program_hears_a_signal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = strategy_of(folder, "    import threading\n    threading.Event().wait(60)\n")
+    monkeypatch.setattr(INTERRUPTS, "signal", signal.SIGTERM)
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        strategy.first_weights(start())
+    assert time.monotonic() - before < 30
+
+
+def test_a_program_all_of_whose_drives_have_left_is_told_so(folder: Path) -> None:
+    strategy = strategy_of(folder, "    grid.send_and_receive(ask([2, 3]))\n")
+    strategy.first_weights(start())
+    with pytest.raises(PluginFailed, match="asks only drives that have left: csd-00, csd-01; have it ask more drives"):
+        strategy.configure(1, histories(DRIVES[2:]))
 
 
 def test_the_host_answers_evaluate_messages_once_for_all_drives(folder: Path) -> None:
