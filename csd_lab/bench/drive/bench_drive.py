@@ -87,9 +87,11 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
     `csd_lab.bench.drive.in_place`. `flower_curve_difference`: of the weights of a Flower `ServerApp` after five rounds
     of FedAvg on ten native drives, the largest difference to those of Flower's own simulation with the same shards,
     batches and first weights, over the largest, float32; the worst of five seeds, of one with `--quick`; left out where
-    the simulation is not installed. `hook_over_bare`: records per second of the guest's clock of a client program with
-    a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`: (max - min) / mean of
-    a drive's counted seconds over rounds of the same work, of the client program and of the language model.
+    the simulation is not installed. `flower_curve_noise`: the least by which two seeds' weights differ so in Flower's
+    simulation, which the figure before must not pass. `hook_over_bare`: records per second of the guest's clock of a
+    client program with a plain loop, over those of a bare torch loop in the same machine. `spread_hook`, `spread_lm`:
+    (max - min) / mean of a drive's counted seconds over rounds of the same work, of the client program and of the
+    language model.
     `ship_seconds`: wall seconds until a drive is ready, with a client program and a loss that travel, beyond those
     without. `modelled_over_counted_error`: of runs of the language model, the table and the segmentation at batch sizes
     that their calibration tables do not have, the largest relative difference of a drive's modelled seconds from those
@@ -110,8 +112,10 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
         if can_simulate():
             bench.progress.stage("compare weights with those of Flower's simulation")
             seeds = range(bench.seed, bench.seed + (1 if quick else CURVE_SEEDS))
-            samples["flower_curve"] = curve_differences(folder / "curve", seeds, _run)
+            samples["flower_curve"], samples["flower_seeds"] = curve_differences(folder / "curve", seeds, _run)
             figures["flower_curve_difference"] = max(samples["flower_curve"])
+            if samples["flower_seeds"]:
+                figures["flower_curve_noise"] = min(samples["flower_seeds"])
         if not quick:
             measured, more = _measure_hook(bench, folder)
             figures |= measured

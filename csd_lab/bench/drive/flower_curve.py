@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,12 @@ def can_simulate() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("flwr", "ray"))
 
 
-def curve_differences(folder: Path, seeds: Sequence[int], run: Callable[[Path, str, str, str], int]) -> list[float]:
-    """Return, for each seed, the largest difference of the last weights over the largest weight of Flower's.
+def curve_differences(
+    folder: Path, seeds: Sequence[int], run: Callable[[Path, str, str, str], int]
+) -> tuple[list[float], list[float]]:
+    """Return how far the last weights are from Flower's, for each seed, and how far Flower's are apart by their seed.
+
+    Both are the largest difference over the largest weight; the second has one for each pair of seeds.
 
     Made data of CIFAR-10's shape, `DRIVES` drives by a Dirichlet distribution of 0.3, `ROUNDS` rounds of FedAvg.
 
@@ -84,7 +89,7 @@ def curve_differences(folder: Path, seeds: Sequence[int], run: Callable[[Path, s
         RuntimeError: one of the runs failed.
     """
     array = {"name": "curve", "engine": "native", "devices": [{"profile": "newport", "count": DRIVES}]}
-    found = []
+    found, simulated = [], []
     for seed in seeds:
         data = {"source": "synthetic:3x32x32:10:2500", "partition": {"dirichlet": 0.3}}
         place = folder / str(seed)
@@ -100,8 +105,9 @@ def curve_differences(folder: Path, seeds: Sequence[int], run: Callable[[Path, s
         if code := run(place, "job.yaml", "array.yaml", "runs"):
             raise RuntimeError(f"the job of {place} ended with exit code {code}")
         (ours,) = place.glob("runs/*/model.safetensors")
-        found.append(_difference(load_file(ours), _simulated(place, seed)))
-    return found
+        simulated.append(_simulated(place, seed))
+        found.append(_difference(load_file(ours), simulated[-1]))
+    return found, [_difference(one, other) for one, other in combinations(simulated, 2)]
 
 
 def simulate(place: Path, seed: int) -> None:

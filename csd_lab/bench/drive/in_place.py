@@ -166,7 +166,7 @@ def gradient_difference(request: RunRequest, batch: Mapping[str, Array], after: 
     torch.manual_seed(request.job.seed)
     alone = build_model(request.spec).train().double()
     objective = Objective.of_spec(request.objective, "float64")
-    objective.loss_of(alone(objective.inputs(batch)), batch).backward()  # type: ignore[no-untyped-call]
+    objective.loss_of(alone(*objective.inputs(batch)), batch).backward()  # type: ignore[no-untyped-call]
     pairs = [
         (parameter.grad.numpy(), parameter.detach().numpy() - after[name])
         for name, parameter in alone.named_parameters()
