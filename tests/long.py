@@ -23,6 +23,7 @@ USUAL_SECONDS = 60.0
 SECONDS: dict[str, float] = {
     "tests/contract/test_drive_install.py": 70,
     "tests/contract/test_engine_contract.py": 55,
+    "tests/integration/test_bench_drive.py": 25,
     "tests/integration/test_bench_hostile.py": 15,
     "tests/integration/test_communication_run.py": 140,
     "tests/integration/test_interrupt.py": 60,
