@@ -94,7 +94,7 @@ def _plan(request: TuneRequest, store: CalibrationStore, ratio: RatioName, end: 
         shard_bytes=request.shard_bytes,
         end=end,
     )
-    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape), end)
+    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape, request.job.freeze), end)
     plan = plan_batches(list(speed_tables(classes).values()), sync.tuning, sync_seconds)
     return _Planned(classes, plan)
 

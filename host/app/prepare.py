@@ -263,7 +263,7 @@ def prepare_with_cut(request: RunRequest, cut: CutInForce, store: CalibrationSto
 
 
 def prepare_in_place(request: RunRequest, in_place: Mapping[str, tuple[int, str]]) -> RunRequest:
-    """Return a run planned for what drives say that they hold in place; one without such drives stays.
+    """Return a run that knows what drives say that they hold in place; a synchronous one is planned for it.
 
     Args:
         request: the run, planned before anything started.
@@ -272,10 +272,12 @@ def prepare_in_place(request: RunRequest, in_place: Mapping[str, tuple[int, str]
     Raises:
         ConfigurationError: tuner, planner or memory do not go with so many.
     """
-    if request.sync is None or not in_place:
+    if not in_place:
         return request
-    store = find_tables(request.config)
-    planned = _prepare_again(replace(request, in_place=in_place), request.config, request.job, store)
+    told = replace(request, in_place=in_place)
+    if request.sync is None:
+        return told
+    planned = _prepare_again(told, request.config, request.job, find_tables(request.config))
     return replace(planned, decision=request.decision)
 
 

@@ -158,7 +158,7 @@ def make_planning(
             "planner: chooses among devices that can take each other's public records, and those in place are all that "
             f"{', '.join(plan.in_place)} can take; set data.private: 1, or leave planner out"
         )
-    load = inspect_load(inputs.spec, inputs.shape)
+    load = inspect_load(inputs.spec, inputs.shape, inputs.job.freeze)
     precise = 2 if inputs.job.chosen_precision == "float64" else 1
     state, gradient = precise * load.state_bytes, precise * load.gradient_bytes
     if cut_bytes is not None:

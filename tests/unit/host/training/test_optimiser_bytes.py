@@ -39,6 +39,13 @@ def test_bytes_are_those_of_an_optimiser_that_has_stepped(subtests: pytest.Subte
                 assert optimiser_bytes(SPEC, job) == sum(part.nbytes for part in crossing)
 
 
+def test_frozen_weights_have_no_gradient_bytes() -> None:
+    whole, last = inspect_load(SPEC, (1, 8, 8)), list(build_model(SPEC).named_parameters())[-1]
+    one_trained = inspect_load(SPEC, (1, 8, 8), [name for name, _ in build_model(SPEC).named_parameters()][:-1])
+    assert one_trained.gradient_bytes == 4 * last[1].numel() < whole.gradient_bytes
+    assert one_trained.state_bytes == whole.state_bytes
+
+
 @pytest.mark.parametrize(("every", "tensors"), [(1, 0), (2, 1), (9, 1)])
 def test_momentum_crosses_where_servers_take_the_mean_of_weights(every: int, tensors: int) -> None:
     config = ServersConfig.model_validate(
