@@ -216,7 +216,7 @@ def array_request(config: ArrayConfig, request: CalibrationRequest) -> ArrayRequ
     dataset = load_dataset(request.data.source, request.seed, request.data.input)
     few = replace(dataset, fields={name: column[:_MOST_RECORDS] for name, column in dataset.fields.items()})
     dealt = deal_out(few, request.data, config.list_nodes(), request.seed)
-    return ArrayRequest(config, request.data, request.seed, dealt=dealt)
+    return ArrayRequest(config, request.data, request.seed, dealt=dealt, dataset=dataset)
 
 
 def _table(

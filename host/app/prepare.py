@@ -109,7 +109,7 @@ class RunRequest(JobInputs):
         """What must be up for this run."""
         among = None if self.server_group is None else tuple(self.server_group.devices)
         data = self.job.data.resolved(self.job.mode)
-        return ArrayRequest(self.config, data, self.job.seed, among=among, dealt=self.dealt)
+        return ArrayRequest(self.config, data, self.job.seed, among=among, dealt=self.dealt, dataset=self.dataset)
 
     @property
     def notes(self) -> list[str]:
