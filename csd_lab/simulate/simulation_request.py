@@ -97,5 +97,6 @@ def read_simulation(
     if not 1 <= steps <= MOST_STEPS:
         raise ConfigurationError(f"--steps {steps}: must be between 1 and {MOST_STEPS}")
     load = inspect_load(spec, load_dataset(job.data.source, job.seed, job.data.input).shape, job.freeze)
-    load = load if config is None else load_between(load, job, config)
-    return SimulationRequest(config, arrays, job, load, steps, drives, load_plugins(job, job_path).tuner)
+    plugins = load_plugins(job, job_path)
+    load = load if config is None else load_between(load, job, config, plugins.optimizer)
+    return SimulationRequest(config, arrays, job, load, steps, drives, plugins.tuner)

@@ -166,7 +166,7 @@ def make_planning(
     servers, window = None, 1
     if server_group is not None:
         window = plan.window_steps(server_group.config.reduce_every)
-        crossing = state + load_between(load, inputs.job, server_group.config).optimiser_bytes
+        crossing = state + load_between(load, inputs.job, server_group.config, inputs.optimizer).optimiser_bytes
         servers = _servers_of(server_group, crossing, window)
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
     cold = frozenset(plan.nodes).difference(inputs.models)
