@@ -16,7 +16,6 @@ import functools
 import importlib
 import importlib.util
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -135,12 +134,6 @@ class Registry:
             raise PluginError(f"{self.word} {name!r}: cannot be imported: {error!r}") from error
         self.check_class(kind, name)
         return kind
-
-    def adapt(self, target: Any) -> Any:
-        """Return what a class, function or object that a file names by its path stands for."""
-        for module in (module for package, module in self.adapters.items() if package in sys.modules):
-            target = importlib.import_module(module).adapt(target)
-        return target
 
     def check_class(self, kind: Any, name: str) -> None:
         """Return if a class has the methods that its kind needs.

@@ -96,6 +96,7 @@ def read_simulation(
         raise ConfigurationError("mode: only synchronous training can be simulated; write mode: sync in the job file")
     if not 1 <= steps <= MOST_STEPS:
         raise ConfigurationError(f"--steps {steps}: must be between 1 and {MOST_STEPS}")
-    load = inspect_load(spec, load_dataset(job.data.source, job.seed, job.data.input).shape)
-    load = load if config is None else load_between(load, job, config)
-    return SimulationRequest(config, arrays, job, load, steps, drives, load_plugins(job, job_path).tuner)
+    load = inspect_load(spec, load_dataset(job.data.source, job.seed, job.data.input).shape, job.freeze)
+    plugins = load_plugins(job, job_path)
+    load = load if config is None else load_between(load, job, config, plugins.optimizer)
+    return SimulationRequest(config, arrays, job, load, steps, drives, plugins.tuner)

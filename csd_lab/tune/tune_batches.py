@@ -33,8 +33,10 @@ from host.core.tuning.stannis_rule import BALANCED
 from host.fleet.shards import deal_out
 from host.policies.batching.device_speeds import DeviceClass, device_classes, speed_tables
 from host.policies.batching.memory_limit import RESERVE_BYTES
-from host.policies.batching.stannis import BatchPlan, ShardPlan, cost_batches, plan_batches, plan_shards
+from host.policies.batching.stannis import BatchPlan, Overflow, ShardPlan, cost_batches, plan_batches, plan_shards
 from host.training.job_inputs import JobData
+from host.training.sampler import EpochQueue
+from host.training.sync_plan import Records
 
 # Batches that are measured for a missing table: the knee of most models, on both sides of torch's change of kernels.
 # Not 1: batch normalisation needs more than one value per channel.
@@ -94,7 +96,7 @@ def _plan(request: TuneRequest, store: CalibrationStore, ratio: RatioName, end: 
         shard_bytes=request.shard_bytes,
         end=end,
     )
-    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape), end)
+    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape, request.job.freeze), end)
     plan = plan_batches(list(speed_tables(classes).values()), sync.tuning, sync_seconds)
     return _Planned(classes, plan)
 
@@ -114,9 +116,7 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
     ends = {end: _plan(request, store, ratio, end) for end in get_args(End)}
     classes, plan = planned.classes, planned.plan
     equal = plan_equal(planned.tables, int(plan.batches.sum()), plan.sync_seconds)
-    records = request.records
-    sizes = plan.batches.tolist(), records.private_sizes, records.public_size
-    shards = plan_shards(*sizes, request.job.sync.overflow)
+    shards = plan_epoch(request.records, list(classes), plan.batches.tolist(), request.job.sync.overflow)
     costs, equals = ([there.cost(own) for there in ends.values()] for own in (plan, equal))
     return TuneReport(
         model=request.job.model,
@@ -143,6 +143,30 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
             "records_per_second": span_of(each.records_per_second for each in costs),
             "equal_records_per_second": span_of(each.records_per_second for each in equals),
         },
+    )
+
+
+def plan_epoch(records: Records, nodes: Sequence[str], batches: Sequence[int], overflow: Overflow) -> ShardPlan:
+    """Return what each node sees in an epoch, as a run deals it: those with records in place see these alone."""
+    p, b = np.array(records.private_sizes), np.array(batches)
+    others = np.array([node not in records.in_place for node in nodes])
+    if not records.public_size or others.all():
+        return plan_shards(batches, records.private_sizes, records.public_size, overflow)
+    places = np.flatnonzero(~others).tolist()
+    queue = EpochQueue(records.private_sizes, records.public_size, 0, overflow, in_place=places)
+    filled, steps = plan_shards(b[others], p[others], records.public_size, overflow), queue.steps_left(batches)
+    seen, public = np.minimum(p, steps * b), np.zeros_like(p)
+    seen[others], public[others] = filled.private_seen, filled.public
+    if steps > filled.steps:
+        public[others] = np.maximum(0, steps * b - p)[others]
+    return ShardPlan(
+        steps=steps,
+        private=p,
+        private_seen=seen,
+        public=public,
+        repeated=max(0, int(public.sum()) - records.public_size),
+        overflowing=tuple(np.flatnonzero(seen < p).tolist()),
+        action="an epoch leaves some of them out, others in each epoch" if (seen < p).any() else "",
     )
 
 

@@ -157,6 +157,10 @@ class DeviceLost(DeviceError):
     """Raised when a device died or its stream ended."""
 
 
+class DeviceSilent(DeviceLost):
+    """Raised when a device sent or took nothing until a deadline."""
+
+
 class DeviceFailed(DeviceError):
     """Raised when a device reports that its task failed."""
 

@@ -19,7 +19,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -240,6 +240,18 @@ def _editable_folder(installed: metadata.Distribution) -> Path | None:
     if not isinstance(direct, dict) or not (direct.get("dir_info") or {}).get("editable"):
         return None
     return Path(unquote(urlsplit(str(direct.get("url"))).path))
+
+
+def adapt(target: Any, adapters: Mapping[str, str]) -> Any:
+    """Return what a class, function or object that is named by its path stands for.
+
+    Args:
+        target: itself.
+        adapters: package of another project -> module whose ``adapt`` returns what is made in place of its classes.
+    """
+    for module in (module for package, module in adapters.items() if package in sys.modules):
+        target = importlib.import_module(module).adapt(target)
+    return target
 
 
 def moved(old: str, new: str, former: str = "", name: str = "") -> Callable[[str], Any]:

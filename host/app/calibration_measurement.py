@@ -185,7 +185,9 @@ async def measure_batch(
         warm_up_steps=_SHORT_WARM_UP if long else WARM_UP_STEPS,
         warm_up_batch_size=request.batches[0] if long else None,
         restore=False,
-        layers=request.layers and session.hello.facts.get(MEASURES_LAYERS) == "yes",
+        layers=request.layers
+        and (request.job is None or request.job.layers)
+        and session.hello.facts.get(MEASURES_LAYERS) == "yes",
         cycle_steps=CYCLE_STEPS if cycles else 0,
         threads=request.threads,
     )
@@ -214,7 +216,7 @@ def array_request(config: ArrayConfig, request: CalibrationRequest) -> ArrayRequ
     dataset = load_dataset(request.data.source, request.seed, request.data.input)
     few = replace(dataset, fields={name: column[:_MOST_RECORDS] for name, column in dataset.fields.items()})
     dealt = deal_out(few, request.data, config.list_nodes(), request.seed)
-    return ArrayRequest(config, request.data, request.seed, dealt=dealt)
+    return ArrayRequest(config, request.data, request.seed, dealt=dealt, dataset=dataset)
 
 
 def _table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -206,23 +207,18 @@ def _within(call: Callable[[], T], name: str) -> T:
     Raises:
         ConfigurationError: it does not return in a minute.
     """
-    returned: list[T] = []
-    raised: list[BaseException] = []
+    trial = Future[T]()
 
     def run() -> None:
         try:
-            returned.append(call())
+            trial.set_result(call())
         except BaseException as error:  # it is raised where the trial is waited for
-            raised.append(error)
+            trial.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(_SECONDS)
-    if raised:
-        raise raised[0]
-    if not returned:
+    threading.Thread(target=run, daemon=True).start()
+    if wait([trial], _SECONDS).not_done:
         raise ConfigurationError(
             f"client {name!r}: has not returned from a trial on two records after {_SECONDS:.0f} s; is there a loop "
             "that does not end?"
         )
-    return returned[0]
+    return trial.result()

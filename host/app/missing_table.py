@@ -71,8 +71,13 @@ def job_request(
         input_shape=dataset.shape,
         batches=planned if batches is None else tuple(sorted(batches)),
         seed=job.seed,
-        layers=job.mode == "sync",
-        job=MeasuredJob(frame, DataSection(source=job.data.source, input=job.data.input), task_of(frame, dataset)),
+        layers=True,
+        job=MeasuredJob(
+            frame,
+            DataSection(source=job.data.source, input=job.data.input),
+            task_of(frame, dataset),
+            layers=job.mode == "sync",
+        ),
     ), wall_seconds
 
 

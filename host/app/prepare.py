@@ -109,7 +109,7 @@ class RunRequest(JobInputs):
         """What must be up for this run."""
         among = None if self.server_group is None else tuple(self.server_group.devices)
         data = self.job.data.resolved(self.job.mode)
-        return ArrayRequest(self.config, data, self.job.seed, among=among, dealt=self.dealt)
+        return ArrayRequest(self.config, data, self.job.seed, among=among, dealt=self.dealt, dataset=self.dataset)
 
     @property
     def notes(self) -> list[str]:
@@ -263,7 +263,7 @@ def prepare_with_cut(request: RunRequest, cut: CutInForce, store: CalibrationSto
 
 
 def prepare_in_place(request: RunRequest, in_place: Mapping[str, tuple[int, str]]) -> RunRequest:
-    """Return a run planned for what drives say that they hold in place; one without such drives stays.
+    """Return a run that knows what drives say that they hold in place; a synchronous one is planned for it.
 
     Args:
         request: the run, planned before anything started.
@@ -272,10 +272,12 @@ def prepare_in_place(request: RunRequest, in_place: Mapping[str, tuple[int, str]
     Raises:
         ConfigurationError: tuner, planner or memory do not go with so many.
     """
-    if request.sync is None or not in_place:
+    if not in_place:
         return request
-    store = find_tables(request.config)
-    planned = _prepare_again(replace(request, in_place=in_place), request.config, request.job, store)
+    told = replace(request, in_place=in_place)
+    if request.sync is None:
+        return told
+    planned = _prepare_again(told, request.config, request.job, find_tables(request.config))
     return replace(planned, decision=request.decision)
 
 

@@ -210,9 +210,11 @@ class TrainingRun:
                 *(faults.before_task, self._failures),
             )
             exchange.learning_rate = request.round_rate
-            return FederatedTraining(
+            training = FederatedTraining(
                 request.job, names, exchange, accountant, request.evaluator, request.plugins.strategy, self._counter
             )
+            training.in_place = request.records.in_place
+            return training
         participants = make_participants(request, self._fleet, self._list_existing, on_event, self._failures)
 
         def make(request: RunRequest, planned: PlannedRun | None) -> SyncTraining:

@@ -37,11 +37,13 @@ class MeasuredJob:
         frame: the job as a drive gets it.
         data: that it is trained on.
         task: see `CalibrationKey`.
+        layers: whether a run of it may need what each layer takes: a federated one does not.
     """
 
     frame: Job
     data: DataSection
     task: str
+    layers: bool
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class CalibrationRequest:
         steps: per batch; None for as many as `MEASURE_SECONDS` hold, at most `MAX_STEPS`.
         memory_bytes: DRAM of the virtual machine; None for what the model seems to need.
         seed: of weights, images and order.
-        layers: whether to measure what each layer takes, too.
+        layers: whether to measure what each layer takes, too, if the job may need it.
         cycles: whether to have the core model count the cycles of whole steps, too; of virtual machines alone.
         profile: of the drive whose core is modelled; None: the reference core.
         threads: that compute a step.

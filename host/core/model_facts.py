@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,13 +111,16 @@ class Load:
 _LABEL_BYTES = 8
 
 
-def inspect_load(spec: ShippedCode, shape: Shape) -> Load:
+def inspect_load(spec: ShippedCode, shape: Shape, freeze: Collection[str] = ()) -> Load:
     """Build the model and add up its bytes; images are stored as bytes, labels as 64-bit numbers.
 
+    Parameters that match `freeze` have no gradient. They count as part of the state that crosses both ways, though
+    drives return none of them.
+
     Raises:
-        ModelError: it cannot be built.
+        ModelError: it cannot be built, or `freeze` does not fit it.
     """
-    model = build_model(spec)
+    model = build_model(spec, freeze)
     state = sum(value.numel() * value.element_size() for value in model.state_dict().values())
     gradients = sum(value.numel() * value.element_size() for value in model.parameters() if value.requires_grad)
     return Load(spec, shape, state, gradients, math.prod(shape) + _LABEL_BYTES)

@@ -6,10 +6,18 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from csd_emu.util.deadline import Deadline
-from firmware_agent.common.errors import DataError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.common.errors import (
+    DataError,
+    DeviceCodeFailed,
+    DeviceFailed,
+    DeviceLost,
+    DeviceSilent,
+    ProtocolError,
+)
 from firmware_agent.common.frames.frame_fields import Frame, TensorSpec
 from firmware_agent.common.frames.session_frames import Failed, Hello, Slice, Tensors
 from firmware_agent.common.slices import Array, Assembler
@@ -69,7 +77,7 @@ class DeviceSession:
         self._in_a_row = 0
         self._closed = asyncio.Event()
         self._guards: set[asyncio.Timeout] = set()
-        self._why = "the device closed the stream"
+        self._lost: Callable[[], DeviceLost] = partial(DeviceLost, hello.device)  # until `close` says why
         self._collection = Collection()
         self._turn = asyncio.Lock()
 
@@ -87,10 +95,10 @@ class DeviceSession:
         """Wait until the stream has ended."""
         await self._closed.wait()
 
-    def close(self, why: str) -> None:
-        """End the session; whoever waits for a frame gets `DeviceLost` with this reason."""
+    def close(self, why: str = "the device closed the stream", kind: type[DeviceLost] = DeviceLost) -> None:
+        """End the session; whoever waits for a frame gets an error of this kind with this reason."""
         if not self.closed:
-            self._why = why
+            self._lost = partial(kind, f"{self.device}: {why}")
             self._closed.set()
             for guard in self._guards:
                 if not guard.expired():
@@ -105,7 +113,7 @@ class DeviceSession:
         except ProtocolError as error:
             self.close(str(error))
         finally:
-            self.close(self._why)
+            self.close()
 
     async def send(self, frame: Frame, deadline: Deadline | None = None) -> None:
         """Send one frame (see `send_encoded`)."""
@@ -240,9 +248,6 @@ class DeviceSession:
             raise self._lost() from None
         except Exception as error:  # whatever the transport raises, the device is out of reach
             if deadline is not None and guard.expired():
-                self.close(f"silent for {deadline.seconds:.0f} s")
+                self.close(f"silent for {deadline.seconds:.0f} s", DeviceSilent)
             self.close(f"the stream broke: {error}")  # no news if it is closed
             raise self._lost() from error
-
-    def _lost(self) -> DeviceLost:
-        return DeviceLost(f"{self.device}: {self._why}")

@@ -27,7 +27,7 @@ from firmware_agent.common.errors import BootTimeout, ConfigurationError
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.common.identity import Identity, write_identity
 from host.config.job_file import DataSection
-from host.core.datasets import load_dataset
+from host.core.datasets import Dataset, load_dataset
 from host.core.device_time import COUNTED, WALL
 from host.core.interrupts import all_or_none
 from host.core.records import OnEvent
@@ -53,7 +53,8 @@ class ArrayRequest:
     """What to bring up: the array, and the data that its drives shall hold; `kept` if it shall stay up.
 
     `run` will tag its devices: whoever has the request knows them by it. Records are dealt out `among` the drives of
-    all servers, if there are several; this one's get theirs. `dealt` says who gets which, if that was decided already.
+    all servers, if there are several; this one's get theirs. `dealt` says who gets which, if that was decided already,
+    and `dataset` is what `data` names, if it was loaded already: code of the user's is run once.
     """
 
     config: ArrayConfig
@@ -63,6 +64,7 @@ class ArrayRequest:
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     among: tuple[Device, ...] | None = None
     dealt: ShardAssignment | None = field(default=None, compare=False)
+    dataset: Dataset | None = field(default=None, compare=False)
 
     @property
     def own_sha256(self) -> str:
@@ -109,7 +111,8 @@ async def start_array(
     """
     devices, run = request.config.list_nodes(), request.run
     data = request.data
-    dataset = await asyncio.to_thread(load_dataset, data.source, request.seed, data.input)
+    if (dataset := request.dataset) is None:
+        dataset = await asyncio.to_thread(load_dataset, data.source, request.seed, data.input)
     shards = devices, data, request.seed, folder / DEVICES, dataset, request.among, request.dealt
     records = await asyncio.to_thread(write_shards, *shards)
     deployment = deployment_folder(request.config)

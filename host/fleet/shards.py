@@ -24,7 +24,7 @@ from firmware_agent.common.shard import REMEDY, open_shard, write_shard
 from host.config.job_file import DataSection, Partition
 from host.config.plugins.plugin_loading import Plugin, describe_error
 from host.config.plugins.plugin_section import accepted
-from host.core.datasets import Dataset, load_dataset, read_fields
+from host.core.datasets import Dataset, read_fields
 from host.core.partition import (
     HeldRecords,
     Indices,
@@ -212,7 +212,7 @@ def write_shards(
     data: DataSection,
     seed: int,
     folder: Path,
-    dataset: Dataset | None = None,
+    dataset: Dataset,
     among: Sequence[Device] | None = None,
     dealt: ShardAssignment | None = None,
 ) -> list[ShardRecord]:
@@ -227,14 +227,13 @@ def write_shards(
         data: what is dealt out, and how.
         seed: of the split and the deal.
         folder: of the devices' folders.
-        dataset: that `data` names, if it was loaded already.
+        dataset: that `data` names.
         among: drives of other servers too, among which records are dealt out; None for `devices` alone.
         dealt: which records lie where, if that was decided already.
 
     Raises:
-        DataError: the data set is unknown or too small, or what lies in place for a virtual machine cannot be read.
+        DataError: the data set is too small, or what lies in place for a virtual machine cannot be read.
     """
-    dataset = load_dataset(data.source, seed) if dataset is None else dataset
     nodes = devices if among is None else among
     dealt = deal_out(dataset, data, nodes, seed) if dealt is None else dealt
     own = dict(zip((node.name for node in nodes), dealt.private, strict=True))

@@ -16,9 +16,9 @@ from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import UserSection
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord, in_time
-from host.core.states.training_state import TrainingState
+from host.core.states.training_state import TrainingState, check_in_place
 from host.core.tensor_sums import first_not_finite, in_precision, round_weights
-from host.policies.aggregation import Contribution, Directions, FirstRound, make_strategy
+from host.policies.aggregation import Contribution, FirstRound, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
 from host.training.accounting import Accountant, Lateness, StepAccount
 from host.training.device_conduct import diverged
@@ -30,7 +30,11 @@ from host.training.training_protocol import is_done, round_totals
 
 
 class FederatedTraining:
-    """A federated job on the devices of an array; one instance per run."""
+    """A federated job on the devices of an array; one instance per run.
+
+    Attributes:
+        in_place: drive -> hash of the records that it has said lie there in place; none, at first.
+    """
 
     def __init__(
         self,
@@ -62,15 +66,14 @@ class FederatedTraining:
         self._structure = evaluator.structure()
         parameters = frozenset(self._weights).difference(self._structure.buffers)
         strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugin)
-        self._strategy = StrategyRounds(strategy, job.strategy.name)
+        self._strategy = StrategyRounds(strategy, job.strategy.name, parameters)
         self._weights = self._strategy.first_weights(
             FirstRound(
                 *(self._devices, self._weights, job.rounds, job.seed, exchange.contract is not None),
                 judge=evaluator.evaluate,
             )
         )
-        # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
-        self._directions = Directions(parameters) if strategy.least_contributions > 1 else None
+        self.in_place: Mapping[str, str] = {}
 
     @property
     def weights(self) -> Mapping[str, Array]:
@@ -92,8 +95,9 @@ class FederatedTraining:
         seconds = self._accountant.array_seconds
         progress: dict[str, Any] = {"screen": self._exchange.screen.state()}
         progress |= {"drives": known} if (known := self._strategy.state()) else {}
-        if self._directions is not None:
-            progress["directions"] = self._directions.state()
+        progress |= {"in_place": dict(self.in_place)} if self.in_place else {}
+        if (directions := self._strategy.directions) is not None:
+            progress["directions"] = directions.state()
         kept = self._strategy.strategy.state() | flatten_states(self._exchange.states)
         return TrainingState(self._round, self._accuracy, seconds, self.weights, kept, progress)
 
@@ -101,8 +105,9 @@ class FederatedTraining:
         """Go on from `state`.
 
         Raises:
-            CheckpointError: it is of another model or strategy.
+            CheckpointError: it is of another model or strategy, or a drive has other records in place than then.
         """
+        check_in_place(self.in_place, state.progress)
         weights = state.weights_like(self.weights)
         strategy, self._exchange.states = split_states(state.strategy)
         self._strategy.strategy.load_state(strategy)
@@ -110,8 +115,8 @@ class FederatedTraining:
         self._round, self._accuracy, self._weights = state.round, state.accuracy, weights
         self._accountant.array_seconds = state.array_seconds
         self._exchange.screen.load_state(state.progress.get("screen", {}))
-        if self._directions is not None:
-            self._directions.load_state(state.progress.get("directions", {}))
+        if self._strategy.directions is not None:
+            self._strategy.directions.load_state(state.progress.get("directions", {}))
 
     async def run_round(self) -> RoundRecord:
         """Train one more round.
@@ -186,10 +191,10 @@ class FederatedTraining:
     async def _report_directions(
         self, number: int, contributions: Mapping[str, Contribution], weights: Mapping[str, Array]
     ) -> None:
-        if self._directions is None:
+        if (directions := self._strategy.directions) is None:
             return
         returned = {device: part.weights for device, part in contributions.items()}
-        away = await asyncio.to_thread(self._directions.watch, self.weights, weights, returned)
+        away = await asyncio.to_thread(directions.watch, self.weights, weights, returned)
         for device, cosine in away.items():
             what = (
                 f"its updates point away from what {self._job.strategy.name} makes of all, {AWAY_ROUNDS} rounds running"

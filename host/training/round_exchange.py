@@ -17,7 +17,14 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.clients.client_program import STATE
 from firmware_agent.common.clients.client_round import EXCHANGED, MOST_EXCHANGES
-from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.common.errors import (
+    CsdError,
+    DeviceCodeFailed,
+    DeviceFailed,
+    DeviceLost,
+    DeviceSilent,
+    ProtocolError,
+)
 from firmware_agent.common.frames.session_frames import Code, Exchange, Job, Ready, Tensors, Train, Trained
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
@@ -69,10 +76,8 @@ def job_frame(
 ) -> Job:
     """Return the frame that tells a drive what it trains; `proximal` is the strategy's.
 
-    `optimizer` is the job's, if it is a class of the user's own.
-
-    With `overlap` a synchronous job's slices cross while the drive computes; `cut` names the layer that the host's part
-    of the model begins with.
+    `optimizer` is the job's, if it is a class of the user's own. With `overlap` a synchronous job's slices cross while
+    the drive computes; `cut` names the layer that the host's part of the model begins with.
     """
     return Job(
         model=spec.name,
@@ -222,10 +227,9 @@ class RoundExchange:
     ) -> Visited:
         """Train one round on the chosen devices; `buffers` are the weights that are not trained.
 
-        `answer` is the strategy's to exchanges within the round.
-
-        If none of them can be had, or believed, others stand in. If none at all can, those that still exist are given
-        the watchdog's time to dial again, and are asked again, a few times.
+        `answer` is the strategy's to exchanges within the round. If no device can be had, or believed, others stand in.
+        If none at all can, those that still exist are given the watchdog's time to dial again, and are asked again, a
+        few times.
 
         Raises:
             DeviceLost: no device returned its weights, and none came back.
@@ -358,7 +362,7 @@ class RoundExchange:
 
     def _explained(self, lost: CsdError) -> CsdError:
         """Return the loss of a device that fell silent with the client program that may be why."""
-        if self.contract is None or "silent for" not in str(lost):
+        if self.contract is None or not isinstance(lost, DeviceSilent):
             return lost
         program = f"client {self.contract.code.name!r} has not returned"
         return DeviceLost(f"{lost}: {program}; raise watchdog if it takes that long")

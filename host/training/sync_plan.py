@@ -12,7 +12,7 @@ from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.node_names import HOST
 from csd_emu.util.record_shape import Shape
-from firmware_agent.common.errors import CheckpointError, ConfigurationError
+from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
@@ -154,18 +154,6 @@ class SyncPlan:
             )
         return notes
 
-    def check_in_place(self, before: Mapping[str, str]) -> None:
-        """Return if drives have the records in place that they had `before`: node -> hash.
-
-        Raises:
-            CheckpointError: one has others.
-        """
-        if changed := [node for node, own in self.in_place.items() if own and (before.get(node) or own) != own]:
-            raise CheckpointError(
-                f"{', '.join(changed)}: other records lie there in place than this run trained on; put those back, or "
-                "begin a new run"
-            )
-
     def micro_batch(self, node: str) -> int:
         """Return how many records a node computes at a time, at most."""
         asked = self.job.sync.micro_batch or MAX_STEP_RECORDS
@@ -249,7 +237,7 @@ def make_plan(
     if store is not None and (job.tuner != "none" or expected.keys() == set(nodes)):
         classes = device_classes(config, store.of(spec, shape), job.sync, shard_bytes=records.shard_bytes, front=front)
     tail = None if store is None else store.find(spec, shape, config.host.profile)
-    overhead_at = step_overhead(config, inspect_load(spec, shape), front, tail)
+    overhead_at = step_overhead(config, inspect_load(spec, shape, job.freeze), front, tail)
     if job.tuner == "none":
         _check_batch_size(job, classes)
         batches = tuple(job.batch_size for _ in nodes)

@@ -12,6 +12,7 @@ from firmware_agent.common.archive import list_archive
 from firmware_agent.common.handover import IDENTITY_FILE
 from firmware_agent.common.identity import Identity, write_identity
 from host.config.job_file import DEFAULT_DATA
+from host.core.datasets import load_dataset
 from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import Authority, HostKeys
 from host.fleet.fleet import Fleet
@@ -29,7 +30,9 @@ class Laboratory:
         self.devices = config.list_nodes()
         # A host that trains needs public records.
         data = DEFAULT_DATA.model_copy(update={"private": 0.5}) if config.host.trains else DEFAULT_DATA
-        self._records: list[ShardRecord] = write_shards(self.devices, data, 0, folder / "devices")
+        self._records: list[ShardRecord] = write_shards(
+            self.devices, data, 0, folder / "devices", load_dataset(data.source, 0)
+        )
 
     def fleet(self) -> Fleet:
         keys = HostKeys(self._authority.ca_pem, self._authority.issue_host())

@@ -22,11 +22,16 @@ def pixels():
     return nn.Conv2d(3, 2, 1)
 """
 DATA = """
+import sys
+
 import torch
 from torch.utils.data import Dataset
 
 
 class Lines(Dataset):
+    def __init__(self):
+        print("Lines is made", file=sys.stderr)
+
     def __len__(self):
         return 120
 
@@ -48,6 +53,7 @@ def own(workshop: Workshop) -> Workshop:
 def train(own: Workshop, csd_emu: Command, *arguments: Any) -> dict[str, Any]:
     done = csd_emu("run", *arguments, "--runs", own.runs, "--json")
     assert done.code == 0, done.err
+    assert done.err.count("Lines is made") <= 1
     own.assert_clean()
     return done.json("run")
 

@@ -22,9 +22,11 @@ GIVEN = {
     "config": "name -> number or text, of the job and of the strategy's `configure`",
     "received": "name -> tensor, of the strategy's `configure`",
     "state": "name -> tensor or number, kept in the drive from round to round",
-    "csd": "`loss`, `optimizer`, `fit`, `phase` and `inputs`",
+    "csd": "`loss`, `optimizer`, `fit`, `phase`, `inputs` and `exchange`",
 }
 """Arguments of a client program, by name; all others are options."""
+ADAPTERS = {"flwr": "firmware_agent.common.clients.flower_client"}
+"""See `firmware_agent.common.imports.adapt`."""
 
 
 def effective_steps(steps: int, momentum: float) -> float:

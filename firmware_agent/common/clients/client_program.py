@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from firmware_agent.common.clients.built_in_clients import CLIENTS, GIVEN
+from firmware_agent.common.clients.built_in_clients import ADAPTERS, CLIENTS, GIVEN
 from firmware_agent.common.clients.client_round import ClientRound, Setting, to_array
 from firmware_agent.common.clients.confinement import confined
-from firmware_agent.common.clients.flower_client import adapt
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job, Train
+from firmware_agent.common.imports import adapt
 from firmware_agent.common.shipped_code import ShippedCode, make_code
 from firmware_agent.common.slices import Array
 from firmware_agent.common.weights import state_arrays
@@ -70,7 +70,7 @@ class ClientProgram:
         Raises:
             ModelError: it cannot be imported or made, or takes an argument that nobody gives.
         """
-        call = adapt(make_code("client", code, CLIENTS))
+        call = adapt(make_code("client", code, CLIENTS), ADAPTERS)
         try:
             parameters = inspect.signature(call).parameters.values()
         except (TypeError, ValueError) as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from firmware_agent.common.datafiles.record_set import LENGTH, target_of
+from firmware_agent.common.errors import ModelError
 from firmware_agent.common.shipped_code import BuiltIns
 
 COLLATES = BuiltIns()
@@ -29,7 +30,11 @@ class Pad:
         self._fill, self._target_fill = fill, target_fill
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch; fields that are not ragged stay as they are."""
+        """Return the batch; fields that are not ragged stay as they are.
+
+        Raises:
+            ModelError: a ragged field has a type that does not hold `fill`.
+        """
         import torch
 
         padded = dict(batch)
@@ -37,6 +42,12 @@ class Pad:
             values, ones = batch[name][:, : max(1, int(batch[name + LENGTH].max()))], [1] * (batch[name].ndim - 2)
             behind = torch.arange(values.shape[1]).reshape(-1, *ones) >= batch[name + LENGTH].reshape(-1, 1, *ones)
             predicted = name == target_of(batch) and not values.is_floating_point()
+            held = torch.tensor(self._fill, dtype=torch.float64).to(values.dtype)
+            if not predicted and not values.is_floating_point() and held != self._fill:
+                raise ModelError(
+                    f"collate pad: fill: {self._fill:g} cannot stand in the field {name}, whose values are "
+                    f"{values.numpy().dtype}; choose another, or store the field as float32"
+                )
             padded[name] = (
                 values.long().masked_fill(behind, self._target_fill)
                 if predicted

@@ -47,13 +47,13 @@ class CrossEntropy(_Loss):
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
         """Return the mean; classes that are -100 do not count."""
-        wanted, lengths = _ragged_target(batch)
+        wanted, lengths = ragged_target(batch)
         found: Tensor = self._functional.cross_entropy(
             *(outputs, wanted if wanted.is_floating_point() else wanted.long()),
             label_smoothing=self._label_smoothing,
             reduction=_reduction(lengths),
         )
-        return found if lengths is None else _mean_by_record(found, lengths, wanted != _LEFT_OUT)
+        return found if lengths is None else mean_by_record(found, lengths, wanted != _LEFT_OUT)
 
 
 @LOSSES.register("mean_squared_error", "Of as many outputs as the target has values.")
@@ -62,11 +62,11 @@ class MeanSquaredError(_Loss):
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
         """Return the mean."""
-        wanted, lengths = _ragged_target(batch)
+        wanted, lengths = ragged_target(batch)
         found: Tensor = self._functional.mse_loss(
             outputs.reshape(wanted.shape), wanted.to(outputs.dtype), reduction=_reduction(lengths)
         )
-        return found if lengths is None else _mean_by_record(found, lengths)
+        return found if lengths is None else mean_by_record(found, lengths)
 
 
 @LOSSES.register("binary_cross_entropy", "Of as many logits as the target has values, each 0 to 1.")
@@ -75,11 +75,11 @@ class BinaryCrossEntropy(_Loss):
 
     def __call__(self, outputs: Tensor, batch: Fields) -> Tensor:
         """Return the mean."""
-        wanted, lengths = _ragged_target(batch)
+        wanted, lengths = ragged_target(batch)
         found: Tensor = self._functional.binary_cross_entropy_with_logits(
             outputs.reshape(wanted.shape), wanted.to(outputs.dtype), reduction=_reduction(lengths)
         )
-        return found if lengths is None else _mean_by_record(found, lengths)
+        return found if lengths is None else mean_by_record(found, lengths)
 
 
 @LOSSES.register("next_token", "Cross-entropy of (records, places, tokens) logits and the token at the next place.")
@@ -99,10 +99,10 @@ class NextToken(_Loss):
         logits, wanted = outputs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long()
         lengths = batch.get("tokens" + LENGTH)
         found: Tensor = self._functional.cross_entropy(logits, wanted, reduction=_reduction(lengths))
-        return found if lengths is None else _mean_by_record(found.view(len(tokens), tokens.shape[1] - 1), lengths - 1)
+        return found if lengths is None else mean_by_record(found.view(len(tokens), tokens.shape[1] - 1), lengths - 1)
 
 
-def _ragged_target(batch: Fields) -> tuple[Tensor, Tensor | None]:
+def ragged_target(batch: Fields) -> tuple[Tensor, Tensor | None]:
     """Return what is to be predicted, and how long each record's is; None if all are of one length."""
     wanted = target(batch)
     return wanted, batch.get(f"{target_of(batch)}{LENGTH}") if wanted.ndim > 1 else None
@@ -112,7 +112,7 @@ def _reduction(lengths: Tensor | None) -> str:
     return "mean" if lengths is None else "none"
 
 
-def _mean_by_record(values: Tensor, lengths: Tensor, counted: Tensor | bool = True) -> Tensor:
+def mean_by_record(values: Tensor, lengths: Tensor, counted: Tensor | bool = True) -> Tensor:
     """Return the mean over records of their means of (records, places, ...) values over their own, counted, places."""
     own = (lengths.new_ones(values.shape).cumsum(1) <= lengths.view(-1, *[1] * (values.ndim - 1))) & counted
     return (values.masked_fill(~own, 0).flatten(1).sum(1) / own.flatten(1).sum(1).clamp(min=1)).mean()

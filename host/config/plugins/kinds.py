@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from csd_emu.util.registry import Registry
-from firmware_agent.common.clients.built_in_clients import GIVEN
+from firmware_agent.common.clients.built_in_clients import ADAPTERS, GIVEN
 
 STRATEGY = Registry(
     word="strategy",
@@ -32,7 +32,7 @@ TUNER = Registry(
     by_path=True,
 )
 TRANSFER_TUNER = Registry(
-    word="schedule",
+    word="communication.schedule",
     group="csd_emu.transfer_tuners",
     package="host.policies.transfer",
     needed=("sending", "observe", "state", "load_state"),
@@ -83,7 +83,7 @@ CLIENT = Registry(
     needed=("__call__",),
     given=GIVEN,
     by_path=True,
-    adapters={"flwr": "firmware_agent.common.clients.flower_client"},
+    adapters=ADAPTERS,
 )
 OPTIMIZER = Registry(
     word="optimizer",

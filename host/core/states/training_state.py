@@ -27,7 +27,7 @@ class TrainingState:
         array_seconds: the array's composed time.
         weights: name -> array, the global weights.
         strategy: the strategy's, or optimiser's, own tensors.
-        progress: of a synchronous run, where it stands beside all that; what JSON can hold.
+        progress: where the run stands beside all that; what JSON can hold.
     """
 
     round: int
@@ -52,6 +52,24 @@ class TrainingState:
         if len(weights) != len(self.weights) or tensor_specs(weights) != tensor_specs(model):
             raise CheckpointError("the checkpoint's weights are not those of the model; resume with what wrote it")
         return weights
+
+
+def check_in_place(in_place: Mapping[str, str], progress: Mapping[str, Any]) -> None:
+    """Return if drives have the records in place that they had when a run's `progress` was written.
+
+    Args:
+        in_place: drive -> hash of its own records; empty until it has said hello.
+        progress: of a `TrainingState`; an old one does not say it.
+
+    Raises:
+        CheckpointError: one has others.
+    """
+    before: Mapping[str, str] = progress.get("in_place", {})
+    if changed := [drive for drive, own in in_place.items() if own and (before.get(drive) or own) != own]:
+        raise CheckpointError(
+            f"{', '.join(changed)}: other records lie there in place than this run trained on; put those back, or "
+            "begin a new run"
+        )
 
 
 _LENGTH_BYTES = 8

@@ -58,16 +58,20 @@ class CsdGrid(Grid):  # type: ignore[misc]
 
     def __init__(self, start: FirstRound) -> None:
         """Seed the global generators of Python, NumPy and torch by the job, for the program's draws."""
-        self._start, self._devices = start, dict(enumerate(start.devices, 2))
+        self._start = start
         self._samples = dict.fromkeys(start.devices, 1)  # of those that are there
         self._asked, self._replies = dict[str, flower.Message](), dict[str, flower.Message]()
-        self._counts, self.rounds, self.ended = {"sent": 0, "polls": 0}, 0, False
+        self._sent, self._polls, self.rounds, self.ended = 0, 0, 0, False
         self._turns, self._answers = SimpleQueue[bool | BaseException](), SimpleQueue[bool]()
         self.arrays: flower.ArrayRecord | None = None
         self._judged: tuple[flower.ArrayRecord | None, dict[str, float]] = None, {}
         for seed in (random.seed, np.random.seed, torch.manual_seed):
             seed(start.seed)
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+
+    @property
+    def _devices(self) -> dict[int, str]:
+        return dict(enumerate(self._start.devices, 2))
 
     def set_run(self, run: Run) -> None:
         """Do nothing: there is one run."""
@@ -89,8 +93,8 @@ class CsdGrid(Grid):  # type: ignore[misc]
         Raises:
             PluginFailed: the program waits for more of them, which cannot come while the run waits for it.
         """
-        self._counts["polls"] += 1
-        if self._counts["polls"] > _MOST_POLLS:
+        self._polls += 1
+        if self._polls > _MOST_POLLS:
             raise _refusal(
                 f"asked {_MOST_POLLS} times who is there and sent nothing: it needs more nodes than the "
                 f"{len(self._samples)} that are there; add drives, or lower min_available_nodes"
@@ -209,8 +213,8 @@ class CsdGrid(Grid):  # type: ignore[misc]
             raise _refusal(f"sends {kind!r} to node {message.metadata.dst_node_id}; drives hear train and evaluate")
         if len(records := list(message.content.array_records.values())) != 1:
             raise _refusal(f"sends {len(records)} ArrayRecords in a message; send one, the model's weights by name")
-        self._counts = {"sent": self._counts["sent"] + 1, "polls": 0}
-        name = message.metadata.__dict__["_message_id"] = str(self._counts["sent"])
+        self._sent, self._polls = self._sent + 1, 0
+        name = message.metadata.__dict__["_message_id"] = str(self._sent)
         if kind == "train":
             if device in self._asked or (self._asked and records[0] != self.arrays):
                 raise _refusal("sends a drive two train messages at once, or drives different weights; send all one")

@@ -86,7 +86,7 @@ class FirstRound:
     judge: Callable[[Mapping[str, Array]], Judgement]
 
 
-OPTIONAL_METHODS = {"configure": 2, "exchange": 3, "evaluate": 2, "round_seconds": 1}
+OPTIONAL_METHODS = {"first_weights": 1, "configure": 2, "exchange": 3, "evaluate": 2, "round_seconds": 1}
 """What a strategy may have beside the methods of the protocol -> how many arguments it takes."""
 
 

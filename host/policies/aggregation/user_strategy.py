@@ -34,9 +34,7 @@ class UserStrategy:
         for name, count in OPTIONAL_METHODS.items():
             if hasattr(self._strategy, name):
                 check_methods(plugin, self._strategy, {name: count}, "correct its arguments")
-                setattr(self, name, partial(self._guarded, name))
-        if hasattr(self._strategy, "first_weights"):
-            self.first_weights = self._first_weights
+                setattr(self, name, self._first_weights if name == "first_weights" else partial(self._guarded, name))
 
     @property
     def client(self) -> str | None:

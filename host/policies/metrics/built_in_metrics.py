@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from firmware_agent.common.errors import ModelError
-from firmware_agent.common.losses.built_in_losses import NextToken, target
+from firmware_agent.common.losses.built_in_losses import NextToken, mean_by_record, ragged_target, target
 from host.config.plugins.kinds import METRIC
 
 if TYPE_CHECKING:
@@ -51,12 +51,13 @@ class Perplexity(Mean):
 
 @METRIC.register("mean_absolute_error", "Of as many outputs as the target has values.")
 class MeanAbsoluteError(Mean):
-    """``mean |y - f(x)|``."""
+    """``mean |y - f(x)|``; of ragged records the mean over records of their means over their own places."""
 
     def update(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> None:
         """Take in outputs."""
-        wanted = target(batch)
-        self.add(float((outputs.reshape(wanted.shape) - wanted.to(outputs.dtype)).abs().mean()), len(wanted))
+        wanted, lengths = ragged_target(batch)
+        errors = (outputs.reshape(wanted.shape) - wanted.to(outputs.dtype)).abs()
+        self.add(float(errors.mean() if lengths is None else mean_by_record(errors, lengths)), len(wanted))
 
 
 @METRIC.register("top_5_accuracy", "Share of records whose class is among the five largest logits.")

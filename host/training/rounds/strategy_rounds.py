@@ -11,7 +11,7 @@ from firmware_agent.common.errors import PluginFailed
 from firmware_agent.common.slices import Array
 from host.config.participation import RoundSelection
 from host.core.records import DeviceRound
-from host.policies.aggregation import Contribution, DriveHistory, FirstRound, Strategy
+from host.policies.aggregation import Contribution, Directions, DriveHistory, FirstRound, Strategy
 from host.training.rounds.client_contract import Instruction, read_instructions
 from host.training.rounds.drive_meeting import Brought
 from host.training.rounds.round_answer import RoundAnswer
@@ -26,11 +26,13 @@ class StrategyRounds:
         strategy: itself.
         name: as the job has it.
         plans: whether it says whom to ask.
+        directions: watches whose updates point away, of a strategy that leaves drives out, so that its weights tell it.
     """
 
-    def __init__(self, strategy: Strategy, name: str) -> None:
-        """Begin without a round."""
+    def __init__(self, strategy: Strategy, name: str, parameters: Collection[str] = ()) -> None:
+        """Begin without a round; `parameters` are the tensors that are trained."""
         self.strategy, self.name, self.plans = strategy, name, hasattr(strategy, "configure")
+        self.directions = Directions(parameters) if strategy.least_contributions > 1 else None
         self._last: dict[str, tuple[int, float, float, float]] = {}
 
     def first_weights(self, start: FirstRound) -> dict[str, Array]:

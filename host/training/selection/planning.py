@@ -158,7 +158,7 @@ def make_planning(
             "planner: chooses among devices that can take each other's public records, and those in place are all that "
             f"{', '.join(plan.in_place)} can take; set data.private: 1, or leave planner out"
         )
-    load = inspect_load(inputs.spec, inputs.shape)
+    load = inspect_load(inputs.spec, inputs.shape, inputs.job.freeze)
     precise = 2 if inputs.job.chosen_precision == "float64" else 1
     state, gradient = precise * load.state_bytes, precise * load.gradient_bytes
     if cut_bytes is not None:
@@ -166,7 +166,7 @@ def make_planning(
     servers, window = None, 1
     if server_group is not None:
         window = plan.window_steps(server_group.config.reduce_every)
-        crossing = state + load_between(load, inputs.job, server_group.config).optimiser_bytes
+        crossing = state + load_between(load, inputs.job, server_group.config, inputs.optimizer).optimiser_bytes
         servers = _servers_of(server_group, crossing, window)
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
     cold = frozenset(plan.nodes).difference(inputs.models)

@@ -125,5 +125,7 @@ def _planned(
             raise
         roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
         classes = device_classes(roomy, store.of(spec, shape), job.sync, shard_bytes=shard_bytes)
-    overhead_at = step_overhead(config, inspect_load(spec, shape), front, store.find(spec, shape, config.host.profile))
+    overhead_at = step_overhead(
+        config, inspect_load(spec, shape, job.freeze), front, store.find(spec, shape, config.host.profile)
+    )
     return dict(zip(classes, first_batches(config, classes, job.sync.tuning, overhead_at, front).tolist(), strict=True))

@@ -17,6 +17,7 @@ from firmware_agent.common.errors import ConfigurationError
 from host.core.partition import Indices
 from host.core.records import EventKind, OnEvent
 from host.core.states.peer_servers import DevicePart
+from host.core.states.training_state import check_in_place
 from host.core.tuning.batch_tuner import Batches, BatchTuner, DeviceSelector, Floats, Retune
 from host.fleet.device_session import DeviceSession
 from host.policies.batching.device_speeds import DeviceClass
@@ -203,7 +204,7 @@ class RecordSampler:
             KeyError, ValueError, msgspec.ValidationError: it is none.
             CheckpointError: a drive has other records in place than then.
         """
-        self._plan.check_in_place(state.get("in_place", {}))
+        check_in_place(self._plan.in_place, state)
         self.epoch_open = bool(state["epoch_open"])
         self._queue = self._plan.make_queue(msgspec.convert(state["queue"], QueueState), self._outstanding)
 

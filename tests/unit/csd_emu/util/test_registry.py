@@ -9,6 +9,7 @@ from csd_emu.config.engine_names import ENGINE
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import ConfigurationError, PluginError
+from host.config.plugins import kinds
 from host.config.plugins.kinds import SPLIT_POLICY, STRATEGY, TRANSFER_TUNER, TUNER
 from tests.support.plugins import install_package
 
@@ -40,6 +41,11 @@ def test_what_the_sources_say_is_what_is_imported(registry: Registry) -> None:
         assert (kind.__module__, kind.__name__) == (entry.module, entry.class_name)
         registry.check_class(kind, name)
         assert entry.summary.endswith(".")
+
+
+def test_no_two_registries_are_called_alike() -> None:
+    words = [each.word for each in vars(kinds).values() if isinstance(each, Registry)]
+    assert len(set(words)) == len(words) > 10
 
 
 def test_a_class_may_have_several_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

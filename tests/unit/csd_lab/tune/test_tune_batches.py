@@ -5,8 +5,11 @@ from typing import Any
 
 import jsonschema
 import msgspec
+import numpy as np
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from csd_emu.profiles import Profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
@@ -14,7 +17,7 @@ from csd_emu.profiles.calibration.calibration_table import CalibrationRow
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.cli.tune import print_tune
-from csd_lab.tune.tune_batches import TuneRequest, calibrate_missing, missing_request, read_tune, tune
+from csd_lab.tune.tune_batches import TuneRequest, calibrate_missing, missing_request, plan_epoch, read_tune, tune
 from csd_lab.tune.tune_report import TunedDevice, TuneReport
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from host.app import calibration_measurement as calibration
@@ -22,7 +25,11 @@ from host.cli.schemas import find_output
 from host.config.calibration_request import CalibrationRequest
 from host.core.console import console
 from host.policies.batching.device_speeds import device_classes
+from host.policies.batching.stannis import Overflow
+from host.training.sampler import EpochQueue
+from host.training.sync_plan import Records
 from tests.support.calibration import DIGITS, make_table
+from tests.support.examples import examples
 
 ARRAY = {
     "name": "lab",
@@ -101,6 +108,31 @@ def test_bands_hold_their_figures_and_what_is_said_of_batches_at_their_ends_is_t
     assert f"s (modelled{', cycles' if core_model == 'cycles' else ''}), of them" in text
     same = all(set(each.batch_at_ends.values()) == {each.batch_size} for each in told.devices)
     assert ("STANNIS would choose the same at both ends of the bands" in text) == same
+
+
+@settings(max_examples=examples(60))
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.integers(1, 9)), min_size=2, max_size=4),
+    public=st.integers(1, 90),
+    overflow=st.sampled_from(["repeat", "subsample"]),
+)
+def test_an_epoch_is_what_a_run_deals_with_records_in_place(
+    sizes: list[tuple[int, bool, int]], public: int, overflow: Overflow
+) -> None:
+    """All but the last step of a run are full, and it rounds up in each: a step more or less for each node."""
+    private, own, batches = (list(each) for each in zip(*[*sizes, (0, False, 5)], strict=True))
+    nodes = [f"csd-{number:02}" for number in range(len(own))]
+    in_place = {node: "" for node, here in zip(nodes, own, strict=True) if here}
+    found = plan_epoch(Records(tuple(private), public, 1, in_place), nodes, batches, overflow)
+    places = [number for number, here in enumerate(own) if here]
+    queue = EpochQueue(private, public, 0, overflow, in_place=places)
+    assert found.steps == queue.steps_left(batches)
+    dealt = [queue.next_step(batches).records for _ in range(found.steps)]
+    for number, size in enumerate(private):
+        every = np.concatenate([records[number] for records in dealt])
+        assert abs(int((every >= size).sum()) - int(found.public[number])) <= 2 * batches[number]
+        assert abs(len(np.unique(every[every < size])) - int(found.private_seen[number])) <= 2 * batches[number]
+        assert not (own[number] and found.public[number])
 
 
 def test_without_bands_figures_are_points_and_stand_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

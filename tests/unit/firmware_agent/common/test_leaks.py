@@ -148,7 +148,7 @@ def test_each_record_is_private_to_one_drive_or_public(
 @pytest.mark.slow
 def test_no_private_record_lies_on_another_drive(tmp_path: Path) -> None:
     devices = nodes(3)
-    written = write_shards(devices, data(0.4), 3, tmp_path)
+    written = write_shards(devices, data(0.4), 3, tmp_path, load_dataset("digits", 3))
     shards = [open_shard(record.path) for record in written]
     privates = [shard.fields["image"][: shard.manifest.private_samples] for shard in shards]
     pools = [shard.fields["image"][shard.manifest.private_samples :] for shard in shards]

@@ -28,13 +28,14 @@ from firmware_agent.common.shipped_code import ShippedCode
 from host.app import calibration_measurement
 from host.app.calibration_measurement import calibrate, machine_request, measure_table
 from host.app.calibration_report import VerifiedRow, keep_table, make_report
-from host.config.calibration_request import CalibrationRequest, make_request, read_request, read_spec
+from host.config.calibration_request import CalibrationRequest, MeasuredJob, make_request, read_request, read_spec
+from host.config.job_file import DataSection
 from host.core.datasets import check_source, load_dataset
 from host.core.model_facts import ModelFacts, inspect_model
 from host.core.table_plan import MAX_STEPS, MEASURE_SECONDS
 from host.fleet.device_session import DeviceSession
 from tests.support.calibration import layer_times
-from tests.support.fakes import FACTS, Answer, FakeDrive, hello
+from tests.support.fakes import FACTS, JOB, Answer, FakeDrive, hello
 from tests.support.outputs import checked
 
 IMAGE = "0123456789abcdef"
@@ -163,6 +164,15 @@ async def test_layers_are_not_asked_of_an_agent_of_before_nor_unasked(drive: typ
     assert table.layer_seconds(2) is None
     assert not any(frame.layers for frame in asked.frames if isinstance(frame, Measure))
     assert [row.layers for row in make_report(table, Path("x.json"), [], 1.0).rows] == [None] * 3
+
+
+async def test_layers_are_not_asked_of_a_job_that_cannot_use_them() -> None:
+    drive = Layered()
+    drive.pump()
+    frame = msgspec.structs.replace(JOB, input_fields=["image"])
+    job = MeasuredJob(frame, DataSection(source="digits"), "", layers=False)
+    await measure_table(drive.session, replace(request(1, 2), layers=True, job=job), IMAGE, Silent())
+    assert not any(frame.layers for frame in drive.frames if isinstance(frame, Measure))
 
 
 async def test_layers_that_do_not_make_up_their_step_are_not_kept(tmp_path: Path) -> None:

@@ -114,8 +114,10 @@ def test_a_jobs_own_step_is_asked_for_in_its_own_batches(run: ResolvedRun) -> No
     assert wanted.input_shape == (6,)
     assert (wanted.facts.classes, wanted.facts.parameters) == (1, 8 * 4 + 2 * 4 + 4 * 8 + 8)
     assert wanted.facts.activations == 6 * (4 + 4 + 8)
-    assert not wanted.layers
-    assert request(ResolvedRun(run.config, run.job.model_copy(update={"mode": "sync"}), run.spec)).layers
+    synchronous = request(ResolvedRun(run.config, run.job.model_copy(update={"mode": "sync"}), run.spec)).job
+    assert wanted.job is not None
+    assert synchronous is not None
+    assert (wanted.job.layers, synchronous.layers) == (False, True)
     assert wanted.key == CalibrationKey.of(run.spec, (6,), "reference", wanted.key.task)
     assert wanted.key.task
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from firmware_agent.common.errors import ConfigurationError, DataError
+from firmware_agent.common.errors import ConfigurationError, DataError, PluginError
 from host.app.prepare import prepare_run
-from host.config.resolve import JobChanges, resolve_run
+from host.config.job_file import read_job
+from host.config.resolve import JobChanges, check_plugins, resolve_run
 
 ARRAY: dict[str, Any] = {
     "name": "lab",
@@ -49,3 +50,18 @@ def test_what_the_command_line_says_replaces_what_the_files_say(files: tuple[Pat
 def test_neither_an_array_nor_servers_is_no_run(files: tuple[Path, Path]) -> None:
     with pytest.raises(ConfigurationError, match="no array is given: name its file"):
         resolve_run(files[0], None)
+
+
+@pytest.mark.parametrize("key", ["collate", "augment"])
+def test_code_that_travels_is_looked_at_wherever_the_job_names_it(key: str, tmp_path: Path) -> None:
+    named = {"collate": "mine.py:change", "augment": ["mine.py:change"]}[key]
+    job = {"model": "digits_cnn", "data": {"source": "digits"}, key: named}
+    array = {"name": "lab", "engine": "qemu", "devices": [{"profile": "newport"}]}
+    for name, content in (("job", job), ("array", array)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    (tmp_path / "mine.py").write_text("def change(: pass\n", encoding="utf-8")
+    with pytest.raises(PluginError, match=rf"job.yaml: {key} 'mine.py:change': cannot be imported: .*line 1"):
+        check_plugins(read_job(tmp_path / "job.yaml"), tmp_path / "job.yaml")
+    (tmp_path / "mine.py").write_text("import rich\ndef change(batch, *_, **__): return batch\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"mine.py:change: line 1 imports rich, which drives of this array do"):
+        prepare_run(resolve_run(tmp_path / "job.yaml", tmp_path / "array.yaml"))

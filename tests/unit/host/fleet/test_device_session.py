@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from csd_emu.util.deadline import Deadline
-from firmware_agent.common.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.common.errors import CsdError, DeviceFailed, DeviceLost, DeviceSilent, ProtocolError
 from firmware_agent.common.frames.measure_frames import Measured
 from firmware_agent.common.frames.session_frames import Failed, Job, Ready, Slice, Tensors, Train, Trained
 from firmware_agent.common.slices import Array, Assembler, cut_slices, make_slice, tensor_specs
@@ -229,11 +229,21 @@ async def test_frames_that_came_before_the_end_are_still_read() -> None:
 async def test_silence_until_the_deadline_counts_as_death() -> None:
     drive = FakeDrive()
     drive.pump()
-    with pytest.raises(DeviceLost, match="csd-00: silent for 0 s"):
+    with pytest.raises(DeviceSilent, match="csd-00: silent for 0 s"):
         await drive.session.receive(Deadline(0.02))
     assert drive.session.closed
-    with pytest.raises(DeviceLost, match="silent"):
+    with pytest.raises(DeviceSilent, match="silent"):
         await drive.session.receive(soon())
+
+
+async def test_a_session_that_was_closed_before_its_deadline_was_not_silent() -> None:
+    drive = FakeDrive()
+    waiting = asyncio.ensure_future(drive.session.receive(soon()))
+    await asyncio.sleep(0)
+    drive.session.close("silent for a reason of its own")
+    with pytest.raises(DeviceLost, match="a reason of its own") as lost:
+        await waiting
+    assert not isinstance(lost.value, DeviceSilent)
 
 
 async def test_whoever_waits_hears_why_the_session_was_closed() -> None:

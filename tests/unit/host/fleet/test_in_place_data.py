@@ -164,6 +164,14 @@ def test_a_synchronous_job_is_planned_anew_for_what_drives_say(tmp_path: Path) -
     assert prepare_in_place(request, {}) is request
 
 
+def test_a_federated_job_knows_what_drives_say(tmp_path: Path) -> None:
+    told = {"csd-01": (70, "a" * 64)}
+    prepared(tmp_path)
+    (tmp_path / "job.yaml").write_text("model: digits_cnn\ndata: {source: digits}\n")
+    request = prepare_in_place(prepare_run(resolve_run(tmp_path / "job.yaml", tmp_path / "array.yaml")), told)
+    assert request.records.in_place == {"csd-01": "a" * 64}
+
+
 def test_an_array_with_nothing_but_records_in_place_has_no_public_ones(tmp_path: Path) -> None:
     request = prepare_in_place(prepared(tmp_path, drives=""), {"csd-00": (70, "a" * 64)})
     assert request.sync is not None

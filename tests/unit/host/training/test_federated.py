@@ -588,6 +588,17 @@ async def test_weights_of_another_model_are_refused_and_change_nothing(change: d
     assert run.training.state() == state
 
 
+async def test_a_run_that_goes_on_needs_the_records_in_place_that_it_knew() -> None:
+    run, _ = training(FakeDrive(), rounds=2)
+    run.training.in_place = {"csd-00": "a" * 64}
+    state = run.training.state()
+    run.training.restore(state)
+    run.training.in_place = {"csd-00": "b" * 64}
+    with pytest.raises(CheckpointError, match="csd-00: other records lie there in place than this run trained on"):
+        run.training.restore(state)
+    run.training.restore(dataclasses.replace(state, progress={}))  # as an older run wrote it
+
+
 async def test_a_strategy_moves_parameters_and_averages_what_is_no_parameter() -> None:
     """FedAdam's step is bounded by its learning rate; the counter n follows the mean."""
     run, _ = training(FakeDrive(step=100.0), rounds=1, strategy={"name": "fedadam", "learning_rate": 0.5})

@@ -2,8 +2,7 @@
 
 import contextlib
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig
+from host.core.states.training_state import check_in_place
 from host.core.tuning.batch_tuner import BatchTuner
 from host.policies.batching.device_speeds import speed_tables
 from host.policies.batching.fixed import FixedBatches
@@ -179,7 +179,6 @@ def test_a_queue_goes_on_from_where_another_stood() -> None:
     [("a", "a", False), ("a", "b", True), ("a", "", False), ("a", None, False), ("", "a", False), ("", "", False)],
 )
 def test_a_resumed_run_needs_the_records_in_place_that_it_knew(now: str, before: str | None, other: bool) -> None:
-    plan = cast(SyncPlan, SimpleNamespace(in_place={"csd-00": now}))
-    known = {} if before is None else {"csd-00": before}
+    progress = {} if before is None else {"in_place": {"csd-00": before}}
     with pytest.raises(CheckpointError, match="csd-00: other records") if other else contextlib.nullcontext():
-        SyncPlan.check_in_place(plan, known)
+        check_in_place({"csd-00": now}, progress)

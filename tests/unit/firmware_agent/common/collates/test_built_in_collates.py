@@ -1,10 +1,12 @@
 """Built-in collate functions: a batch is as long as its longest record, and nothing of a record is lost."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_agent.common.collates.built_in_collates import Pad
+from firmware_agent.common.errors import ModelError
 from tests.support.examples import examples
 
 
@@ -33,3 +35,11 @@ def test_whole_numbers_to_be_predicted_are_filled_up_with_what_the_loss_leaves_o
     assert values.tolist() == [[1, 1, 1], [1, 2, 2]]
     small = torch.ones(2, 5, dtype=torch.uint8)
     assert Pad()({"y": small, "y.length": lengths})["y"].tolist() == [[1, 1, 1], [1, -100, -100]]
+
+
+@pytest.mark.parametrize(("dtype", "fill"), [(torch.uint8, -1.0), (torch.uint8, 300.0), (torch.int64, 0.5)])
+def test_a_fill_that_a_field_cannot_hold_is_refused_in_a_sentence(dtype: torch.dtype, fill: float) -> None:
+    batch = {"x": torch.ones(2, 3, dtype=dtype), "x.length": torch.tensor([3, 1])}
+    with pytest.raises(ModelError, match=rf"pad: fill: {fill:g} cannot stand in the field x, .* store the field"):
+        Pad(fill)(batch)
+    assert Pad(7)(batch)["x"].tolist() == [[1, 1, 1], [1, 7, 7]]

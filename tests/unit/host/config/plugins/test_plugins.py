@@ -231,6 +231,10 @@ def test_a_broken_strategy_is_refused_before_anything_starts(tmp_path: Path, sub
         ),
         (f"{STATELESS}    def aggregate(self, weights): pass\n", "aggregate must take 2 arguments by position"),
         (
+            f"{STATELESS}    def aggregate(self, w, p): pass\n    def first_weights(self): pass\n",
+            "first_weights must take 1 arguments by position",
+        ),
+        (
             f"{STATELESS}    proximal = -1\n    def aggregate(self, w, p): pass\n",
             "proximal must be a number, 0 or more",
         ),

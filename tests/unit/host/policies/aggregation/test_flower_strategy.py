@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_agent.common.errors import CheckpointError, PluginError, PluginFailed
+from firmware_agent.common.imports import adapt
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
 from host.config.plugins.plugin_loading import Plugin, load_plugin
@@ -24,6 +25,7 @@ from host.config.plugins.plugin_section import UserSection
 from host.core.interrupts import INTERRUPTS
 from host.core.learning.judgement import Judgement
 from host.policies.aggregation import Contribution, DriveHistory, FirstRound, UserStrategy
+from host.policies.aggregation.clipping import Clipped
 
 pytest.importorskip("flwr")
 DRIVES = ("csd-00", "csd-01", "csd-02")
@@ -282,6 +284,11 @@ def test_a_program_that_waits_ends_with_the_run(folder: Path) -> None:
     assert (folder / "ended").exists()
 
 
+def test_a_bound_on_updates_passes_the_first_weights_on(folder: Path) -> None:
+    strategy = Clipped(strategy_of(folder, LOOP.format(0.0)), 1.0, {"w"})
+    assert strategy.first_weights(start())["w"].tolist() == [5.0, 6.0]  # type: ignore[attr-defined]
+
+
 def test_a_resumed_run_is_refused(folder: Path) -> None:
     strategy = strategy_of(folder, "    pass\n")
     assert strategy.state() == {}
@@ -304,5 +311,5 @@ def test_only_flowers_strategies_may_be_named(name: str, options: dict[str, Any]
 
 
 def test_what_is_not_flowers_stays_as_it_is() -> None:
-    assert STRATEGY.adapt(dict) is dict
+    assert adapt(dict, STRATEGY.adapters) is dict
     assert "flwr" in sys.modules

@@ -3,12 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu.config.array_file import MAX_DEVICES
 from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.frames.frame_fields import MAX_STEP_RECORDS
 from host.config.sync_section import TuningSection
 from host.core.tuning.batch_tuner import Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.core.tuning.stannis_rule import BALANCED, WORTH_SHORTENING
-from host.policies.batching.stannis import plan_batches, plan_shards
+from host.fleet.admission import MAX_RECORDS
+from host.policies.batching.stannis import plan_batches, plan_shards, water_level
 from tests.support.tuning import line, speed_tables
 
 SETTINGS = st.builds(TuningSection, knee=st.floats(0, 0.5), margin=st.floats(0, 0.5))
@@ -192,3 +195,12 @@ def test_infeasible_shards_say_what_was_done(devices: list[tuple[int, int]], pub
     assert set(np.flatnonzero(left_out)) <= set(subsample.overflowing)
     assert str(left_out.sum()) in subsample.action
     assert subsample.steps <= repeat.steps
+
+
+@given(st.integers(0, MAX_RECORDS), st.integers(1, MAX_STEP_RECORDS), st.sampled_from([2, MAX_DEVICES]))
+def test_the_level_is_exact_at_the_most_that_drives_may_say(records: int, batch: int, devices: int) -> None:
+    p, b = [records] + [MAX_RECORDS] * (devices - 1), [MAX_STEP_RECORDS] * (devices - 1) + [batch]
+    total, per, inside = water_level(np.array(b), np.array(p), MAX_RECORDS)
+    below = [number for number in range(devices) if inside[number]]
+    assert (total, per) == (sum(p[n] for n in below) + MAX_RECORDS, sum(b[n] for n in below))
+    assert all((p[n] * per <= total * b[n]) == (n in below) for n in range(devices))

@@ -66,6 +66,19 @@ def test_figures_of_batches_are_those_of_all_records_at_once(
     assert found["Largest"] == float(outputs.max())
 
 
+@settings(max_examples=examples(40))
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 99))
+def test_the_padding_of_ragged_targets_is_no_error(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int
+) -> None:
+    (metric,) = metrics_of(tmp_path_factory.getbasetemp(), ["mean_absolute_error"]).values()
+    generator = torch.Generator().manual_seed(seed)
+    outputs, y = (torch.randn(len(lengths), 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    metric.update(outputs, {"y": y, "y.length": torch.tensor(lengths)})
+    errors = [float(error[:size].mean()) for error, size in zip((outputs - y).abs(), lengths, strict=True)]
+    assert metric.compute() == pytest.approx(np.mean(errors))
+
+
 def test_perplexity_is_e_to_the_loss_of_a_next_token(tmp_path: Path) -> None:
     (metric,) = metrics_of(tmp_path, ["perplexity"]).values()
     outputs, batch = torch.randn(3, 5, 7), {"tokens": torch.randint(0, 7, (3, 5))}

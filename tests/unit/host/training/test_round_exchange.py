@@ -3,13 +3,14 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
 from firmware_agent.common.clients.client_round import EXCHANGED
-from firmware_agent.common.errors import ProtocolError
+from firmware_agent.common.errors import DeviceLost, DeviceSilent, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.frames.session_frames import Exchange, Trained
+from firmware_agent.common.frames.session_frames import Code, Exchange, Job, Trained
 from host.config.job_file import JobConfig
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
@@ -36,9 +37,13 @@ class Session:
         self.answers.append(data)
 
 
-async def returned(*sent: Any) -> Any:
+def exchange_of(frame: Job = JOB) -> RoundExchange:
     config = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
-    exchange = RoundExchange(config, JOB, cast(Fleet, SimpleNamespace()), list, lambda *_: None)
+    return RoundExchange(config, frame, cast(Fleet, SimpleNamespace()), list, lambda *_: None)
+
+
+async def returned(*sent: Any) -> Any:
+    exchange = exchange_of()
     meeting = DriveMeeting(["csd-00"], lambda _, brought: brought)
     task = RoundTask(1, cast(Any, None), AS_USUAL, {"w": np.zeros(2)}, (), meeting)
     session = Session(*sent)
@@ -73,3 +78,11 @@ async def test_what_does_not_belong_together_ends_the_session(arrays: Any, closi
 async def test_a_drive_that_asks_without_end_is_ended() -> None:
     with pytest.raises(ProtocolError, match="more than 1000 exchanges"):
         await returned(*[({EXCHANGED + "x": np.ones(1)}, Exchange(1, 1))] * 1002)
+
+
+def test_a_client_program_is_named_for_a_silent_drive_alone() -> None:
+    with_client = exchange_of(msgspec.structs.replace(JOB, client=Code("mine.py:train")))
+    silent, broken = DeviceSilent("csd-00: nothing"), DeviceLost("csd-00: the stream broke: silent for 3 s")
+    assert str(with_client._explained(silent)).startswith("csd-00: nothing: client 'mine.py:train' has not returned;")
+    assert with_client._explained(broken) is broken
+    assert exchange_of()._explained(silent) is silent
