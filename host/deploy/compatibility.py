@@ -247,8 +247,7 @@ def judge(facts: Facts, needs: DriveRequirements, server_seconds: float, forced:
     if common or not fitting:
         ways = tuple(problem for form in forms for problem in hindrances[form]) if not fitting else ()
         return Fitness(None, None, common + tuple(dict.fromkeys(ways)), notes)
-    form = fitting[0]
-    if form is Form.ROOTFS and forced is None:
+    if (form := fitting[0]) is Form.ROOTFS and forced is None:
         notes = (*hindrances[Form.WHEELS], *notes)
     return Fitness(form, python if form is Form.WHEELS else None, (), notes)
 

@@ -36,8 +36,7 @@ def parse_table(data: bytes, where: str) -> CalibrationTable:
         CalibrationError: it is damaged, of a newer format, or breaks a rule of `check_table`.
     """
     try:
-        version = msgspec.json.decode(data, type=_Format).format
-        if version > FORMAT:
+        if (version := msgspec.json.decode(data, type=_Format).format) > FORMAT:
             raise CalibrationError(f"{where}: format {version}, this csd-emu reads {FORMAT}; upgrade csd-emu")
         table = msgspec.json.decode(data, type=CalibrationTable)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -105,7 +105,6 @@ def _rate(transfer: Callable[[int], float], trip_seconds: float) -> float:
     """Return bytes per second of a `transfer`, given so many bytes that the start of its command weighs little."""
     size = FIRST_BYTES
     while True:
-        seconds = transfer(size)
-        if seconds >= max(ENOUGH_SECONDS, ENOUGH_TRIPS * trip_seconds) or size >= MOST_BYTES:
+        if (seconds := transfer(size)) >= max(ENOUGH_SECONDS, ENOUGH_TRIPS * trip_seconds) or size >= MOST_BYTES:
             return size / seconds
         size *= 2
