@@ -54,10 +54,9 @@ class _Stopped(BaseException):
 
 
 def _stop(stop: threading.Event) -> None:
-    if stop.is_set():  # told again: what the first time set going must not be cut short
-        return
-    stop.set()
-    raise _Stopped
+    if not stop.is_set():  # told again: what the first time set going must not be cut short
+        stop.set()
+        raise _Stopped
 
 
 def _mourn(mode: str, why: str) -> None:
@@ -67,14 +66,15 @@ def _mourn(mode: str, why: str) -> None:
 
 def _serve(arguments: argparse.Namespace, stop: threading.Event) -> None:
     set_aside()
-    if arguments.mode == "drive":
-        drive.serve_drive(stop)
-    elif arguments.mode == "deployed":
-        deployed.serve_deployed(arguments.folder, stop)
-    elif arguments.mode == "self-check":
-        print(json.dumps(deployed.self_check()))
-    else:
-        drive.serve_folder(arguments.folder, stop)
+    match arguments.mode:
+        case "drive":
+            drive.serve_drive(stop)
+        case "deployed":
+            deployed.serve_deployed(arguments.folder, stop)
+        case "self-check":
+            print(json.dumps(deployed.self_check()))
+        case _:
+            drive.serve_folder(arguments.folder, stop)
 
 
 if __name__ == "__main__":

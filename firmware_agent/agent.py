@@ -185,25 +185,26 @@ class Agent:
             session.send(failed)
 
     def _handle(self, session: HostSession, frame: AnyFrame) -> None:
-        if isinstance(frame, Slice | Tensors):
-            self._ready().steps.take(frame)
-        elif isinstance(frame, Job):
-            self._begin_job(session, frame)
-        elif isinstance(frame, Train | Step):
-            self._compute(session, frame)
-        elif isinstance(frame, Measure):
-            session.send(self._measure(frame))
-        elif isinstance(frame, Disturb):
-            self._disturbance.set_weight(frame.weight)
-            session.send(Disturbed(frame.weight))
-        elif isinstance(frame, ProbeRead):
-            session.send(probe_read(frame, self._shard.path, self._throttle))
-        elif isinstance(frame, ProbeSend):
-            session.send(probe_send(frame, self._throttle))
-        elif isinstance(frame, Sabotage):
-            session.send(Sabotaged(self._saboteur.do(frame.harm)))
-        else:
-            raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
+        match frame:
+            case Slice() | Tensors():
+                self._ready().steps.take(frame)
+            case Job():
+                self._begin_job(session, frame)
+            case Train() | Step():
+                self._compute(session, frame)
+            case Measure():
+                session.send(self._measure(frame))
+            case Disturb():
+                self._disturbance.set_weight(frame.weight)
+                session.send(Disturbed(frame.weight))
+            case ProbeRead():
+                session.send(probe_read(frame, self._shard.path, self._throttle))
+            case ProbeSend():
+                session.send(probe_send(frame, self._throttle))
+            case Sabotage():
+                session.send(Sabotaged(self._saboteur.do(frame.harm)))
+            case _:
+                raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
 
     def _begin_job(self, session: HostSession, job: Job) -> None:
         if self._job is not None and self._job.frame.overlap:
@@ -226,9 +227,9 @@ class Agent:
         self._stopwatch.take()
         if isinstance(task, Step):
             job.steps.finish(self._stepped(task, job.steps.compute(task)))
-            return
-        for message in pack(self._train(job, task)):
-            session.send_encoded(message)
+        else:
+            for message in pack(self._train(job, task)):
+                session.send_encoded(message)
 
     def _train(self, job: DriveJob, task: Train) -> list[bytes]:
         done = job.trainer.train(task, job.steps.extras)

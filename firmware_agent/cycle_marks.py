@@ -19,11 +19,6 @@ _MOVZ_XZR, _RET = 0xD2800000 | 31, 0xD65F03C0
 _CODE_BYTES = 8
 
 
-def mark_code(number: int) -> bytes:
-    """Return the A64 code of a function that executes one mark and returns, `_CODE_BYTES` long."""
-    return struct.pack("<II", _MOVZ_XZR | (_BASE + number) << 5, _RET)
-
-
 class CycleMarks:
     """Executes marks."""
 
@@ -39,7 +34,8 @@ class CycleMarks:
             code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         except OSError as error:
             raise ModelError(f"the kernel gives no executable memory for cycle marks ({error})") from error
-        code.write(b"".join(map(mark_code, range(_MARKS))))
+        # The A64 code of a function for each mark, which executes it and returns.
+        code.write(b"".join(struct.pack("<II", _MOVZ_XZR | (_BASE + number) << 5, _RET) for number in range(_MARKS)))
         self._memory = (ctypes.c_char * mmap.PAGESIZE).from_buffer(code)  # keeps the mapping as long as the functions
         address, prototype = ctypes.addressof(self._memory), ctypes.PYFUNCTYPE(None)
         self._functions = [prototype(address + _CODE_BYTES * number) for number in range(_MARKS)]

@@ -48,8 +48,7 @@ def serve_deployed(folder: Path, stop: threading.Event) -> None:
         signature = sign(folder)
         with _console(folder):
             try:
-                identity = find_identity(folder)
-                if identity is None:
+                if (identity := find_identity(folder)) is None:
                     report.write("waiting")
                 else:
                     _serve(folder, identity, signature, stop, report)
@@ -154,8 +153,7 @@ class HostConnection:
 
 
 def _serve(folder: Path, identity: Identity, signature: object, stop: threading.Event, report: AgentReport) -> None:
-    away_seconds = abs(time.time() - identity.unix_seconds)
-    if away_seconds > _DAY_SECONDS:
+    if (away_seconds := abs(time.time() - identity.unix_seconds)) > _DAY_SECONDS:
         log.warning("this drive's date is %.0f days from the host's; nothing rests on it", away_seconds / _DAY_SECONDS)
     seed_generators(identity.entropy)
     identity = next_incarnation(identity, folder / SERVED)
@@ -188,12 +186,10 @@ def next_incarnation(identity: Identity, served: Path) -> Identity:
     """
     given = f"{identity.array} {identity.device} {identity.incarnation}"
     incarnation = identity.incarnation
-    try:
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # there was none
         before, _, last = served.read_text(encoding="utf-8").strip().rpartition(" ")
         if before == given and last.isdecimal():
             incarnation = int(last) + 1
-    except (OSError, UnicodeDecodeError):
-        pass  # there was none
     replace_file(served, f"{given} {incarnation}\n".encode())
     return msgspec.structs.replace(identity, incarnation=incarnation)
 

@@ -101,8 +101,7 @@ def serve_drive(stop: threading.Event) -> None:
     if identity.data:  # they were on the flash before anything was dealt out
         shard = replace(shard, holding=describe(shard.manifest))
     say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
-    agent = Agent(identity, shard, Disturbance(group), facts, Throttle(group), Saboteur(FILLED_FOLDER))
-    agent.serve_forever(stop)
+    Agent(identity, shard, Disturbance(group), facts, Throttle(group), Saboteur(FILLED_FOLDER)).serve_forever(stop)
 
 
 class Uplink:
@@ -135,8 +134,7 @@ def warm_up() -> None:
         "",
         {IMAGE: np.zeros((8, 1, 8, 8), np.uint8), LABEL: np.zeros(8, np.int64)},
     )
-    job = Job("digits_cnn", {}, None, 1.0, 0, 0.01, 0.9, 8)
-    Trainer(job, shard, 0, Stopwatch()).train(Train(1, 1))
+    Trainer(Job("digits_cnn", {}, None, 1.0, 0, 0.01, 0.9, 8), shard, 0, Stopwatch()).train(Train(1, 1))
 
 
 def reseed(identity: Identity) -> None:

@@ -189,12 +189,10 @@ class Outbox:
             if not queued:
                 self._changed.wait()
                 return
-            credit = queue.sending.credit_bytes
-            if credit is None or queue.in_flight_bytes < credit:
+            if (credit := queue.sending.credit_bytes) is None or queue.in_flight_bytes < credit:
                 return
             seconds, on_stall = self._stall
-            left_seconds = self._progress + seconds - self._now()
-            if left_seconds > 0:
+            if (left_seconds := self._progress + seconds - self._now()) > 0:
                 self._changed.wait(left_seconds)
                 return
             self._closed = True

@@ -54,6 +54,5 @@ def _read_mark(status: Path) -> int:
 
 def _release_unused() -> None:
     """Have glibc give back what it keeps free, or the peak would hold what an earlier, larger batch left."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -53,8 +53,7 @@ def find_sensor(folder: Path = HWMON) -> Sensor | str:
     for chip in sorted(folder.glob("hwmon*")):
         for kind in _KINDS:
             for path in sorted(chip.glob(kind.format("*"))):
-                sensor = _sensor(chip, path, kind)
-                if sensor is not None:
+                if (sensor := _sensor(chip, path, kind)) is not None:
                     found.setdefault((chip.name, sensor.name), sensor)
     if not found:
         return f"no power sensor in {folder}"
@@ -123,10 +122,8 @@ def measure(points: list[tuple[float, float]], counts: bool) -> Metered | None:
     if len(points) < 2:
         return None
     seconds = points[-1][0] - points[0][0]
-    if counts:
-        joules = points[-1][1] - points[0][1]
-    else:
-        joules = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
+    means = ((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
+    joules = points[-1][1] - points[0][1] if counts else sum(means)
     # A counter that was set back, by a reset of its chip, says nothing.
     return Metered(joules, seconds) if joules >= 0 and seconds > 0 else None
 

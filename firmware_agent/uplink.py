@@ -99,8 +99,7 @@ class Carrier:
             if up and at_port & select.POLLOUT:
                 up = up[self._write(up) :]
             if at_port and not down:
-                count = self._read()
-                if count == 0:
+                if (count := self._read()) == 0:
                     return False
                 down = self._whole[: max(count, 0)]
             if down:
@@ -197,8 +196,7 @@ def main() -> None:
     messages = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK)
     messages.bind((0, _RTMGRP_LINK))
     carrier = Carrier(open_port(sys.argv[1]), Cable(messages))
-    line = sys.stdin.buffer.readline()
-    if not line:  # the agent has ended
+    if not (line := sys.stdin.buffer.readline()):  # the agent has ended
         return
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

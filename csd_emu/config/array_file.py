@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from ipaddress import IPv4Address
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -208,7 +208,7 @@ class ArrayConfig(Config):
         """Return the rules of clock, link, groups and inventory, in this order."""
         whose = "drives that are no real ones" if self.clock == SAMPLED else "native drives"
         shaped = self.link.shaped is not None
-        rules: dict[str, object] = {
+        return {
             f"clock: {self.clock} is for {whose}; a qemu drive's clock is counted or sampled, a real one's is the "
             "wall's: leave it out": self.clock != "auto" and NATIVE not in self.engines,
             f"samplers: {self.samplers}: virtual machines count steps with clock: {SAMPLED} alone, and this "
@@ -220,10 +220,11 @@ class ArrayConfig(Config):
                 shaped and (self.engines != (NATIVE,) or self.clock != "wall" or self.host.trains)
             ),
             "link.shaped: all drives share a shaped link; leave link.shared out": shaped and not self.link.shared,
-        }
-        for number, group in enumerate(self.devices):
-            rules |= self._group_rules(f"devices[{number}]", group)
-        return rules | {
+            **{
+                message: broken
+                for number, group in enumerate(self.devices)
+                for message, broken in self._group_rules(f"devices[{number}]", group).items()
+            },
             "engine: remote needs inventory: the file that says which drives there are": (
                 REMOTE in self.engines and self.inventory is None
             ),
@@ -272,20 +273,28 @@ class ArrayConfig(Config):
 
     def list_devices(self) -> list[Device]:
         """Return the drives in the order of the file; numbers count through groups of one name."""
-        return [self._device(name, number, group) for number, (name, group) in enumerate(self._named())]
+        # Real drives have a profile once the inventory has been looked into (see `csd_emu.engines.remote.inventory`).
+        return [
+            Device(
+                name=name,
+                number=number,
+                profile=group.profile or UNKNOWN_PROFILE,
+                engine=self.engine_of(group),
+                data=group.data,
+            )
+            for number, (name, group) in enumerate(self._named())
+        ]
 
-    def _named(self) -> list[tuple[str, DeviceGroup]]:
+    def _named(self) -> Iterator[tuple[str, DeviceGroup]]:
         each = [(group, place) for group in self.devices for place in range(len(group.drives or ()) or group.count)]
         seen: dict[str, int] = {}
-        named = []
         for group, place in each:
             if group.drives is not None:
                 name = group.drives[place]
             else:
                 seen[group.name] = seen.get(group.name, -1) + 1
                 name = f"{group.name}-{seen[group.name]:0{self._digits(group, len(each))}d}"
-            named.append((name, group))
-        return named
+            yield name, group
 
     def _digits(self, group: DeviceGroup, drives: int) -> int:
         """Return how many digits the numbers of a group have, in an array of so many drives."""
@@ -322,12 +331,6 @@ class ArrayConfig(Config):
         drives = self.list_devices()
         host = Device(name=HOST, number=len(drives), profile=self.host.profile, engine=NATIVE)
         return [*drives, host] if self.host.trains else drives
-
-    def _device(self, name: str, number: int, group: DeviceGroup) -> Device:
-        # Real drives have a profile once the inventory has been looked into (see
-        # `csd_emu.engines.remote.inventory`).
-        profile = group.profile or UNKNOWN_PROFILE
-        return Device(name=name, number=number, profile=profile, engine=self.engine_of(group), data=group.data)
 
 
 __all__ = ["PROFILES", "ArrayConfig", "Device", "DeviceGroup", "HostSection", "LinkSection"]

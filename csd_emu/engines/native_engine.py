@@ -186,8 +186,7 @@ class NativeEngine(Engine):
         Raises:
             EnvironmentUnfit: they do, but their shaped link is gone.
         """
-        found = sorted(self._find(array))
-        if found and self._shaper is not None:
+        if (found := sorted(self._find(array))) and self._shaper is not None:
             self._shaper.check()
         return found
 
@@ -285,10 +284,12 @@ def _unrecorded() -> Iterator[tuple[psutil.Process, Path]]:
     """Yield process and folder of this user's agents that no record knows, as a killed `csd-emu up` may leave one."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if (folder := folder_of(process)) is not None and process.uids().real == os.geteuid():
-                mark = ProcessMark.load(folder / PROCESS_FILE)
-                if mark is None or mark == mark_of(process.pid):
-                    yield process, folder
+            if (
+                (folder := folder_of(process)) is not None
+                and process.uids().real == os.geteuid()
+                and ProcessMark.load(folder / PROCESS_FILE) in (None, mark_of(process.pid))
+            ):
+                yield process, folder
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -28,8 +28,7 @@ def main() -> None:
             console = os.open(os.path.join(folder, CONSOLE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             pid = os.fork()
         except OSError as error:
-            sys.stdout.write(f"{error}\n")
-            sys.stdout.flush()
+            print(error, flush=True)
             continue
         if pid == 0:
             os.chdir(folder)
@@ -39,8 +38,7 @@ def main() -> None:
             sys.stdout.flush()
             os._exit(code)  # taking torch down takes longer than all else
         os.close(console)
-        sys.stdout.write(f"{pid}\n")
-        sys.stdout.flush()
+        print(pid, flush=True)
     os._exit(0)
 
 

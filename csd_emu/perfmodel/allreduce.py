@@ -79,8 +79,7 @@ def ring(
         leaving: returns how many hops leave a rack, of its servers and of all others; None for one.
     """
     used = [servers for servers in racks if servers]
-    servers = sum(used)
-    if servers < 2:
+    if (servers := sum(used)) < 2:
         return AllReduce()
     crossing = [leaving(own, servers - own) if leaving else 1 for own in used] if len(used) > 1 else [0]
     link, most = fabric.link_bytes_per_second, max(crossing)

@@ -135,9 +135,7 @@ def check_numbers(who: str, rates: Mapping[str, float], counts: Mapping[str, flo
     Raises:
         ConfigurationError: one is not; it is named as `who` has it.
     """
-    for name, value in rates.items():
-        if not 0 < value < math.inf:
-            raise ConfigurationError(f"{who}: {name} is {value!r}; it must be a positive number")
-    for name, value in counts.items():
-        if not 0 <= value < math.inf:
-            raise ConfigurationError(f"{who}: {name} is {value!r}; it must be a number that is not negative")
+    wrong = [(name, value, "positive number") for name, value in rates.items() if not 0 < value < math.inf]
+    wrong += [(n, value, "number that is not negative") for n, value in counts.items() if not 0 <= value < math.inf]
+    for name, value, wanted in wrong:
+        raise ConfigurationError(f"{who}: {name} is {value!r}; it must be a {wanted}")

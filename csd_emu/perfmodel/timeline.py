@@ -185,8 +185,7 @@ def compose_cut(activities: Sequence[Activity], link: Link, crossed: Crossed, ho
     """
     front = compose([_forward(each, crossed) for each in activities], link)
     turn = front.seconds + crossed.tail_seconds
-    stepping = host_seconds + crossed.step_seconds
-    rest = compose([_backward(each, crossed) for each in activities], link, stepping, turn)
+    rest = compose([_backward(each, crossed) for each in activities], link, host_seconds + crossed.step_seconds, turn)
     tail = [Span(HOST, TAIL, front.seconds, turn)] if crossed.tail_seconds else []
     exposed = {part.device: max(0.0, rest.finish_seconds[part.device] - part.work_seconds) for part in activities}
     return Composed((*front.spans, *tail, *rest.spans), rest.seconds, rest.finish_seconds, exposed)

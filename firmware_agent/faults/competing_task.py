@@ -72,8 +72,7 @@ def delegated_group() -> Path | None:
     """
     try:
         own = Path("/proc/self/cgroup").read_text(encoding="ascii").strip().rpartition(":")[2]
-        group = CGROUP_ROOT / own.lstrip("/")
-        if group == CGROUP_ROOT:
+        if (group := CGROUP_ROOT / own.lstrip("/")) == CGROUP_ROOT:
             return None
         trainer = group / TRAINER_GROUP
         trainer.mkdir(exist_ok=True)

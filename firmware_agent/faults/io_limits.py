@@ -145,11 +145,7 @@ def find_card(address: bytes, table: str) -> str | None:
             per line; addresses are hexadecimal words in the machine's byte order.
     """
     (word,) = struct.unpack("=I", address)
-    best, card = -1, None
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        destination, mask = int(fields[1], 16), int(fields[7], 16)
-        length = mask.bit_count()
-        if word & mask == destination and length > best:
-            best, card = length, fields[0]
-    return card
+    routes = [line.split() for line in table.splitlines()[1:]]
+    fitting = [fields for fields in routes if word & int(fields[7], 16) == int(fields[1], 16)]
+    best = max(fitting, key=lambda fields: int(fields[7], 16).bit_count(), default=None)
+    return None if best is None else best[0]

@@ -64,8 +64,7 @@ def read_marks(descriptor: int, size_bytes: int, now: Callable[[], float]) -> It
     with mmap.mmap(-1, min(READ_BYTES, end)) as block:  # starts on a page, as direct reads need it
         yield now(), 0
         while done < size_bytes:
-            count = os.preadv(descriptor, [memoryview(block)[: end - position]], position)
-            if count == 0:
+            if (count := os.preadv(descriptor, [memoryview(block)[: end - position]], position)) == 0:
                 raise DeviceFailed(f"the namespace ended at {position} of {end} bytes; start the device again")
             position, done = (position + count) % end, done + count
             yield now(), done

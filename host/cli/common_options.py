@@ -79,9 +79,7 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for s
 
 def complete_array(incomplete: str) -> list[str]:
     """Return names of arrays that are up, or have left something."""
-    with contextlib.suppress(OSError):
-        return list_beginning(incomplete, (path.name for path in Paths.default().arrays.iterdir() if path.is_dir()))
-    return []
+    return list_beginning(incomplete, (path.name for path in Paths.default().arrays.glob("*/")))
 
 
 def complete_key(incomplete: str) -> list[str]:

@@ -124,10 +124,7 @@ def prepare(
     ] = "text",
 ) -> None:
     """Do what options before the command's name ask for."""
-    if log_format == "json":
-        log_as_json(errors)
-    else:
-        log_to_terminal()
+    log_as_json(errors) if log_format == "json" else log_to_terminal()
 
 
 def main() -> None:

@@ -130,11 +130,8 @@ def show_devices(report: PlanReport, plot: Path | None, as_json: bool) -> None:
     """Draw and print what was decided, and what came of the training if it was gone on with."""
     if plot is not None and report.devices is not None:
         write_picture(plan_chart(report.devices), plot)
-    if as_json:
-        print_json(report)
-        return
-    print_devices(report)
-    if report.applied and report.summary is not None:
+    print_json(report) if as_json else print_devices(report)
+    if report.applied and report.summary is not None and not as_json:
         print_summary(report.summary)
 
 

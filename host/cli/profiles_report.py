@@ -32,10 +32,11 @@ def report_profiles(name: str | None, paths: Paths) -> ProfilesReport:
     Raises:
         ConfigurationError: there is no such profile, or a user's file is wrong.
     """
-    if name is not None:
-        profiles = [get_profile(name, paths.profiles)]
-    else:
-        profiles = [*PROFILES.values(), *user_profiles(paths.profiles).values()]
+    profiles = (
+        [*PROFILES.values(), *user_profiles(paths.profiles).values()]
+        if name is None
+        else [get_profile(name, paths.profiles)]
+    )
     return ProfilesReport([ProfileEntry(profile.name, profile.kind, profile.entries()) for profile in profiles])
 
 

@@ -75,10 +75,7 @@ def find_output(name: str) -> type[msgspec.Struct]:
     Raises:
         KeyError: there is no such command.
     """
-    if name in _OUTPUTS:
-        return _OUTPUTS[name]
-    found: type[msgspec.Struct] = list_entries(OUTPUTS_GROUP)[name].load()
-    return found
+    return _OUTPUTS.get(name) or list_entries(OUTPUTS_GROUP)[name].load()
 
 
 CONFIGURATIONS: dict[str, type[BaseModel]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -153,6 +153,11 @@ def read_version(text: str) -> Version:
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
+def dotted(version: Version) -> str:
+    """Return a version as text, such as ``6.1.0``."""
+    return ".".join(map(str, version))
+
+
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() else None
 
@@ -234,17 +239,15 @@ def judge(facts: Facts, needs: DriveRequirements, server_seconds: float, forced:
         server_seconds: this server's clock when the drive was probed, in seconds since 1970.
         forced: the user's own choice of a form.
     """
-    common = tuple(_common(facts, needs, server_seconds))
+    common, notes = _common(facts, needs, server_seconds), _notes(facts, server_seconds)
     python = choose_python(facts, needs)
-    hindrances = {Form.WHEELS: tuple(_wheels(facts, needs, python)), Form.ROOTFS: tuple(_rootfs(facts, needs))}
+    hindrances = {Form.WHEELS: _wheels(facts, needs, python), Form.ROOTFS: _rootfs(facts, needs)}
     forms = list(Form) if forced is None else [forced]
-    notes = tuple(_notes(facts, server_seconds))
     fitting = [form for form in forms if not hindrances[form]]
     if common or not fitting:
         ways = tuple(problem for form in forms for problem in hindrances[form]) if not fitting else ()
         return Fitness(None, None, common + tuple(dict.fromkeys(ways)), notes)
-    form = fitting[0]
-    if form is Form.ROOTFS and forced is None:
+    if (form := fitting[0]) is Form.ROOTFS and forced is None:
         notes = (*hindrances[Form.WHEELS], *notes)
     return Fitness(form, python if form is Form.WHEELS else None, (), notes)
 
@@ -255,64 +258,88 @@ def choose_python(facts: Facts, needs: DriveRequirements) -> Python | None:
     return max(fit, key=lambda python: python.version, default=None)
 
 
-def _common(facts: Facts, needs: DriveRequirements, server_seconds: float) -> Iterator[str]:
-    """Yield what hinders any form."""
-    if facts.machine not in MACHINES:
-        yield f"its processor is {facts.machine}, the agent's torch is built for aarch64: leave the drive out"
-    elif facts.cpu_flags and "asimd" not in facts.cpu_flags:
-        yield "its processor has no Advanced SIMD, without which torch does not run: leave the drive out"
-    if facts.memory_bytes is not None and facts.memory_bytes < needs.memory_bytes:
-        yield (
-            f"it has {format_bytes(facts.memory_bytes)} of DRAM, torch needs {format_bytes(needs.memory_bytes)}: "
-            "leave the drive out"
-        )
-    if missing := [tool for tool in NEEDED_TOOLS if tool not in facts.tools]:
-        yield f"it has no {', '.join(missing)}: install them, or a busybox that has them"
-    if facts.root == "no":
-        yield f"{facts.user or 'its user'} has no root rights: allow sudo without a password, or log in as root"
-    for option, remedy in (("ro", "writable"), ("noexec", "executable")):
-        if option in facts.folder_options:
-            yield f"{facts.folder_mount} is mounted {option}: make it {remedy}, or set `folder` to another place"
-    if facts.data_there is False:
-        yield "the inventory's data path is not there: correct `data`, or leave it away"
-    if facts.unix_seconds is not None and not _VALID[0].timestamp() <= facts.unix_seconds < _VALID[1].timestamp():
-        now = datetime.datetime.fromtimestamp(server_seconds, datetime.UTC)
-        yield f"its clock is outside of the years 1970 to 2098, no certificate is valid then: date -s '{now:%F %T}'"
+def _that_hold(sayings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return what is so of a drive: those that `sayings` map to something true."""
+    return tuple(saying for saying, holds in sayings.items() if holds)
 
 
-def _wheels(facts: Facts, needs: DriveRequirements, python: Python | None) -> Iterator[str]:
-    if facts.libc != "glibc" or facts.libc_version < WHEELS_GLIBC:
-        has = f"{facts.libc} {'.'.join(map(str, facts.libc_version))}".strip() or "unknown"
-        yield f"its C library is {has}, wheels need glibc {'.'.join(map(str, WHEELS_GLIBC))} or newer"
-    if python is None:
-        has = ", ".join(".".join(map(str, one.version)) for one in facts.pythons) or "none"
-        wanted = ", ".join(".".join(map(str, one)) for one in sorted(needs.pythons))
-        yield f"its Python is {has}, wheels need one of {wanted} (64 bits)"
-    yield from _space(facts, needs, Form.WHEELS)
+def _common(facts: Facts, needs: DriveRequirements, server_seconds: float) -> tuple[str, ...]:
+    """Return what hinders any form."""
+    missing = [tool for tool in NEEDED_TOOLS if tool not in facts.tools]
+    now = datetime.datetime.fromtimestamp(server_seconds, datetime.UTC)
+    first, end = (moment.timestamp() for moment in _VALID)
+    return _that_hold(
+        {
+            f"its processor is {facts.machine}, the agent's torch is built for aarch64: leave the drive out": (
+                facts.machine not in MACHINES
+            ),
+            "its processor has no Advanced SIMD, without which torch does not run: leave the drive out": (
+                facts.machine in MACHINES and facts.cpu_flags and "asimd" not in facts.cpu_flags
+            ),
+            f"it has {format_bytes(facts.memory_bytes or 0)} of DRAM, torch needs {format_bytes(needs.memory_bytes)}: "
+            "leave the drive out": facts.memory_bytes is not None and facts.memory_bytes < needs.memory_bytes,
+            f"it has no {', '.join(missing)}: install them, or a busybox that has them": missing,
+            f"{facts.user or 'its user'} has no root rights: allow sudo without a password, or log in as root": (
+                facts.root == "no"
+            ),
+            **{
+                f"{facts.folder_mount} is mounted {option}: make it {remedy}, or set `folder` to another place": (
+                    option in facts.folder_options
+                )
+                for option, remedy in (("ro", "writable"), ("noexec", "executable"))
+            },
+            "the inventory's data path is not there: correct `data`, or leave it away": facts.data_there is False,
+            f"its clock is outside of the years 1970 to 2098, no certificate is valid then: date -s '{now:%F %T}'": (
+                facts.unix_seconds is not None and not first <= facts.unix_seconds < end
+            ),
+        }
+    )
 
 
-def _rootfs(facts: Facts, needs: DriveRequirements) -> Iterator[str]:
-    if "chroot" not in facts.tools:
-        yield "it has no chroot for our root file system: install coreutils, or a busybox that has it"
-    if facts.kernel and facts.kernel < ROOTFS_KERNEL:
-        oldest = ".".join(map(str, ROOTFS_KERNEL))
-        yield f"its kernel is {facts.kernel_text}, our root file system needs {oldest} or newer: upgrade it"
-    yield from _space(facts, needs, Form.ROOTFS)
+def _wheels(facts: Facts, needs: DriveRequirements, python: Python | None) -> tuple[str, ...]:
+    libc = f"{facts.libc} {dotted(facts.libc_version)}".strip() or "unknown"
+    pythons = ", ".join(dotted(one.version) for one in facts.pythons) or "none"
+    wanted = ", ".join(map(dotted, sorted(needs.pythons)))
+    return _that_hold(
+        {
+            f"its C library is {libc}, wheels need glibc {dotted(WHEELS_GLIBC)} or newer": (
+                facts.libc != "glibc" or facts.libc_version < WHEELS_GLIBC
+            ),
+            f"its Python is {pythons}, wheels need one of {wanted} (64 bits)": python is None,
+            **_space(facts, needs, Form.WHEELS),
+        }
+    )
 
 
-def _space(facts: Facts, needs: DriveRequirements, form: Form) -> Iterator[str]:
+def _rootfs(facts: Facts, needs: DriveRequirements) -> tuple[str, ...]:
+    return _that_hold(
+        {
+            "it has no chroot for our root file system: install coreutils, or a busybox that has it": (
+                "chroot" not in facts.tools
+            ),
+            f"its kernel is {facts.kernel_text}, our root file system needs {dotted(ROOTFS_KERNEL)} or newer: "
+            "upgrade it": facts.kernel and facts.kernel < ROOTFS_KERNEL,
+            **_space(facts, needs, Form.ROOTFS),
+        }
+    )
+
+
+def _space(facts: Facts, needs: DriveRequirements, form: Form) -> dict[str, bool]:
     free, needed = facts.folder_free_bytes, needs.disk_bytes[form]
-    if free is not None and free < needed:
-        yield (
-            f"{format_bytes(free)} are free on {facts.folder_mount or 'its disk'}, the form {form.value} needs "
-            f"{format_bytes(needed)}: free some, or set `folder` to a place with more"
-        )
+    return {
+        f"{format_bytes(free or 0)} are free on {facts.folder_mount or 'its disk'}, the form {form.value} needs "
+        f"{format_bytes(needed)}: free some, or set `folder` to a place with more": free is not None and free < needed
+    }
 
 
-def _notes(facts: Facts, server_seconds: float) -> Iterator[str]:
-    if facts.unix_seconds is not None and abs(facts.unix_seconds - server_seconds) > _SKEW_SECONDS:
-        yield f"its clock is {facts.unix_seconds - server_seconds:+.0f} s off this server's; device time does not mind"
-    if facts.init != "systemd":
-        yield "it has no systemd: a supervised process starts the agent"
-    if not facts.power_sensors:
-        yield "it has no power sensor: its watts come from the profile's model"
+def _notes(facts: Facts, server_seconds: float) -> tuple[str, ...]:
+    skew_seconds = 0.0 if facts.unix_seconds is None else facts.unix_seconds - server_seconds
+    return _that_hold(
+        {
+            f"its clock is {skew_seconds:+.0f} s off this server's; device time does not mind": (
+                abs(skew_seconds) > _SKEW_SECONDS
+            ),
+            "it has no systemd: a supervised process starts the agent": facts.init != "systemd",
+            "it has no power sensor: its watts come from the profile's model": not facts.power_sensors,
+        }
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from csd_emu.util.node_names import HOST
@@ -96,37 +96,36 @@ class Recorder:
             directory.append(event)
         self._early.clear()
 
+    def _show(self, what: Callable[[RunListener], None]) -> None:
+        for listener in self.listeners:
+            what(listener)
+
     def start_booting(self) -> None:
         """Note that the devices are being started."""
-        for listener in self.listeners:
-            listener.start_booting()
+        self._show(lambda listener: listener.start_booting())
 
     def begin(self, start: RunStart, accountant: Accountant) -> None:
         """Note that training begins; from now on events have the array time of `accountant`."""
         self._start, self._accountant = start, accountant
         self._read_clocks(start)
-        for listener in self.listeners:
-            listener.begin(start)
+        self._show(lambda listener: listener.begin(start))
 
     def _read_clocks(self, start: RunStart) -> None:
         self._clocks |= {facts.device: facts.clock for facts in start.list_devices()}
 
     def end(self, stays: bool = False) -> None:
         """Note that training is done, or, where it `stays`, that the run is over later."""
-        for listener in self.listeners:
-            listener.end(stays)
+        self._show(lambda listener: listener.end(stays))
 
     def add_step(self, record: StepRecord, end_seconds: float) -> None:
         """Show a synchronous step that has ended at this moment of the array's time; its round's record has it too."""
         self._shown[0] += 1
-        for listener in self.listeners:
-            listener.add_step(record, end_seconds, self._clocks)
+        self._show(lambda listener: listener.add_step(record, end_seconds, self._clocks))
 
     def add_retune(self, record: RetuneRecord) -> None:
         """Show new batch sizes; the round's record has them too."""
         self._shown[1] += 1
-        for listener in self.listeners:
-            listener.add_retune(record)
+        self._show(lambda listener: listener.add_retune(record))
 
     def add_event(self, device: str, what: EventKind, detail: str) -> None:
         """Record an event; once the directory is closed, for the listeners alone.
@@ -156,13 +155,11 @@ class Recorder:
             self.directory.append(event)
 
     def _show_event(self, event: EventRecord, listed: bool = True) -> None:
-        for listener in self.listeners:
-            listener.add_event(event, listed)
+        self._show(lambda listener: listener.add_event(event, listed))
 
     def set_failures(self, failures: Sequence[Failure]) -> None:
         """Show all failures of the user's code so far."""
-        for listener in self.listeners:
-            listener.set_failures(failures)
+        self._show(lambda listener: listener.set_failures(failures))
 
     def add_failure(self, failure: Failure) -> None:
         """Record a failure of the user's code that came for the first time."""

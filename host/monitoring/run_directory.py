@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import platform
@@ -362,14 +363,11 @@ def _go_on(path: Path) -> str:
 
 def _make_folder(runs: Path, stem: str) -> Path:
     runs.mkdir(parents=True, exist_ok=True)
-    number = 1
+    paths = (runs / (stem if number == 1 else f"{stem}-{number}") for number in itertools.count(1))
     while True:
-        path = runs / (stem if number == 1 else f"{stem}-{number}")
-        try:
-            path.mkdir()
+        with contextlib.suppress(FileExistsError):
+            (path := next(paths)).mkdir()
             return path
-        except FileExistsError:
-            number += 1
 
 
 def _lock(path: Path) -> int:

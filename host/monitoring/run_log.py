@@ -26,9 +26,8 @@ class RunLog(RunListener):
 
     def add_round(self, record: RoundRecord) -> None:
         """Log the end of a round."""
-        if record.round <= self._last_round:
-            return
-        tell(round=record.round)
-        log.info(
-            "round %d: accuracy %.4f after %.3f array seconds", record.round, record.accuracy, record.array_seconds
-        )
+        if record.round > self._last_round:
+            tell(round=record.round)
+            log.info(
+                "round %d: accuracy %.4f after %.3f array seconds", record.round, record.accuracy, record.array_seconds
+            )

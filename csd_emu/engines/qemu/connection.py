@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,8 +20,6 @@ T = TypeVar("T")
 OPEN_SECONDS = 30.0
 # Of a side that has said nothing for so long the connection is given up, and with it every call that waits.
 _KEEPALIVE_SECONDS, _KEEPALIVE_COUNT = 5, 3
-_lock = threading.Lock()
-_started = threading.Event()
 
 
 class NoAnswer(DeviceError):
@@ -70,14 +69,14 @@ def without_terminal(uri: str) -> str:
     return uri + ("&" if parts.query else "?") + "no_tty=1"
 
 
+@functools.cache
 def watch_connections() -> None:
-    """Run libvirt's event loop, once per process: without it no connection notices that the other side is dead."""
-    with _lock:
-        if _started.is_set():
-            return
-        libvirt.virEventRegisterDefaultImpl()
-        threading.Thread(target=_run, name="libvirt events", daemon=True).start()
-        _started.set()
+    """Run libvirt's event loop, once per process: without it no connection notices that the other side is dead.
+
+    The first call is of one thread: `Sites.make` comes before any connection.
+    """
+    libvirt.virEventRegisterDefaultImpl()
+    threading.Thread(target=_run, name="libvirt events", daemon=True).start()
 
 
 def _run() -> None:

@@ -139,8 +139,7 @@ def domain_xml(spec: DomainSpec) -> str:
 
 def read_tag(xml: str) -> Tag | None:
     """Return the tag in a domain's XML, or None if the domain is not ours."""
-    element = ElementTree.fromstring(xml).find(f"metadata/{{{CSD_NAMESPACE}}}device")
-    if element is None:
+    if (element := ElementTree.fromstring(xml).find(f"metadata/{{{CSD_NAMESPACE}}}device")) is None:
         return None
     return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""), element.get("server", ""))
 

@@ -116,14 +116,13 @@ class SessionDaemon:
 
     def release(self, idle: bool) -> None:
         """Let go of the daemon; if it is `idle`, and no other process uses it, end it."""
-        if self._lock is None:
-            return
-        with contextlib.suppress(BlockingIOError):
-            if idle:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._end()
-        os.close(self._lock)
-        self._lock = None
+        if self._lock is not None:
+            with contextlib.suppress(BlockingIOError):
+                if idle:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._end()
+            os.close(self._lock)
+            self._lock = None
 
     def give(self, path: Path) -> None:
         """Make `path` usable by the user under whom QEMU runs, a file by nobody else."""
@@ -248,13 +247,10 @@ def _service_owner() -> pwd.struct_passwd:
 def _find_daemon(folder: Path) -> tuple[str, Path]:
     """Return the daemon's program and its socket in `folder`; no program if the socket is another container's."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
-    for name, socket_name in _DAEMONS.items():
-        if program := shutil.which(name, path=path):
-            return program, folder / socket_name
-    for socket_name in _DAEMONS.values():
-        if (folder / socket_name).is_socket():
-            return "", folder / socket_name
-    raise _no_daemon()
+    each = [(shutil.which(name, path=path) or "", folder / socket_name) for name, socket_name in _DAEMONS.items()]
+    if not (usable := [one for one in each if one[0]] or [one for one in each if one[1].is_socket()]):
+        raise _no_daemon()
+    return usable[0]
 
 
 def _no_daemon() -> EnvironmentUnfit:

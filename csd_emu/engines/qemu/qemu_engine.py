@@ -128,8 +128,7 @@ class QemuEngine(Engine):
 
     def start(self, plan: DevicePlan) -> Handle:
         """Clone the template, then plug in the device's two namespaces."""
-        name = plan.device.name
-        if name not in self._where:
+        if (name := plan.device.name) not in self._where:
             if name in self._unplaced:
                 raise HypervisorLost(f"{name}: {self._unplaced[name]}")
             raise DeviceError("the qemu engine was not prepared; call prepare first")
@@ -311,11 +310,12 @@ def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
 
 
 def _do(domain: libvirt.virDomain, fault: Fault) -> None:
-    if fault in (Fault.CUT, Fault.HEAL):
-        Monitor(domain).set_link(NETWORK_CARD, up=fault is Fault.HEAL)
-    elif fault is Fault.KILL:
-        domain.destroy()
-    elif fault is Fault.FREEZE:
-        domain.suspend()
-    elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
-        domain.resume()
+    match fault:
+        case Fault.CUT | Fault.HEAL:
+            Monitor(domain).set_link(NETWORK_CARD, up=fault is Fault.HEAL)
+        case Fault.KILL:
+            domain.destroy()
+        case Fault.FREEZE:
+            domain.suspend()
+        case _ if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+            domain.resume()

@@ -245,8 +245,7 @@ class RemoteSite(Hypervisor):
         name = f"csd.{self.server}.{plan.array}..shard.{digests.sha256}"
         with self._sending:
             if not pool.holds(name, digests.sha256):
-                sent = pool.bring(name, plan.shard, digests, Silent().advance)
-                log.info("%s: %s", name, describe(sent))
+                log.info("%s: %s", name, describe(pool.bring(name, plan.shard, digests, Silent().advance)))
         return name, size
 
     def _remove_files(self, plan: DevicePlan) -> None:

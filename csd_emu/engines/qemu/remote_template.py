@@ -68,12 +68,13 @@ def bring_image(pool: Pool, image: Image, progress: Progress) -> dict[str, str]:
     for path, kind in ((image.disk, "disk"), (image.kernel, "kernel"), (image.initrd, "initrd")):
         sha256 = str(image.metadata["files"][path.name]["sha256"])
         names[kind] = name = f"csd-image.{sha256}.{kind}"
-        if pool.holds(name, sha256):
-            continue
-        if (digests := Digests.of(path)).sha256 != sha256:
-            raise ImageError(f"{path}: its content is damaged (sha256 differs); run `csd-emu image build --rebuild`")
-        progress.stage(f"send {path.name} ({format_bytes(path.stat().st_blocks * 512)})")
-        log.info("%s: %s", name, describe(pool.bring(name, path, digests, progress.advance)))
+        if not pool.holds(name, sha256):
+            if (digests := Digests.of(path)).sha256 != sha256:
+                raise ImageError(
+                    f"{path}: its content is damaged (sha256 differs); run `csd-emu image build --rebuild`"
+                )
+            progress.stage(f"send {path.name} ({format_bytes(path.stat().st_blocks * 512)})")
+            log.info("%s: %s", name, describe(pool.bring(name, path, digests, progress.advance)))
     return names
 
 
@@ -92,14 +93,9 @@ class RemoteTemplates:
     def find(self, image: dict[str, str], cmdline: str) -> RemoteFiles | None:
         """Return the template of an image, by its volumes' names, if it is there and nothing of it has changed."""
         key = self._key(image, cmdline)
-        try:
-            content = self._pool.read_small(_marker(key))
-            facts = None if content is None else msgspec.json.decode(content, type=_Facts)
-        except msgspec.MsgspecError:
-            facts = None
-        if facts is None:
-            return None
-        return self._files(image, key, facts.token) if self._modified(key, facts.token) == facts.modified else None
+        facts = self._pool.read_json(_marker(key), _Facts)
+        same = facts is not None and self._modified(key, facts.token) == facts.modified
+        return self._files(image, key, facts.token) if facts is not None and same else None
 
     def ensure(
         self,
@@ -203,9 +199,7 @@ class RemoteTemplates:
         """
         with calling_libvirt("list templates in the making"):
             running = {domain.name() for domain in connection.listAllDomains()}
-        for name in self._pool.names():
-            if not name.startswith(f"csd-template.{key}."):
-                continue
+        for name in (each for each in self._pool.names() if each.startswith(f"csd-template.{key}.")):
             token = name.split(".")[2]
             volume = self._pool.find(name)
             old = volume is not None and now - float(volume.modified or "inf") > _OLD_SECONDS

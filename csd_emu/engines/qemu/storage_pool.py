@@ -66,26 +66,25 @@ class Volume:
 
     def read(self) -> Iterator[bytes | int]:
         """Yield the content: pieces of data, and lengths of holes, which do not travel."""
-        stream = self._volume.connect().newStream()
-        sparse = libvirt.VIR_STORAGE_VOL_DOWNLOAD_SPARSE_STREAM
-        _when_free(lambda: self._volume.download(stream, 0, 0, sparse))
-        try:
+        with self._stream() as stream:
+            _when_free(lambda: self._volume.download(stream, 0, 0, libvirt.VIR_STORAGE_VOL_DOWNLOAD_SPARSE_STREAM))
             while (piece := stream.recvFlags(_PIECE_BYTES, libvirt.VIR_STREAM_RECV_STOP_AT_HOLE)) != b"":
                 yield int(stream.recvHole()) if piece == -3 else piece
-        except BaseException:
-            with contextlib.suppress(libvirt.libvirtError):
-                stream.abort()
-            raise
-        stream.finish()
 
     def write(self, offset: int, data: bytes) -> None:
         """Write `data` at byte `offset`; returns when libvirt has confirmed it."""
-        stream = self._volume.connect().newStream()
-        _when_free(lambda: self._volume.upload(stream, offset, len(data)))
-        try:
+        with self._stream() as stream:
+            _when_free(lambda: self._volume.upload(stream, offset, len(data)))
             view = memoryview(data)
             while view:
                 view = view[stream.send(bytes(view[:_PIECE_BYTES])) :]
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[libvirt.virStream]:
+        """Give a stream for the block, which is finished at its end, and aborted if it fails."""
+        stream = self._volume.connect().newStream()
+        try:
+            yield stream
             stream.finish()
         except BaseException:
             with contextlib.suppress(libvirt.libvirtError):
@@ -177,14 +176,16 @@ class Pool:
         with contextlib.suppress(_Exists):
             self.make(name, len(content)).write(0, content)
 
-    def read_small(self, name: str) -> bytes | None:
-        """Return the content of a small volume, None if there is none."""
-        volume = self.find(name)
-        return None if volume is None else volume.content()
+    def read_json(self, name: str, kind: type[T]) -> T | None:
+        """Return the structure in a small volume; None if there is none, or if a write of it was cut."""
+        with contextlib.suppress(msgspec.MsgspecError):
+            if (volume := self.find(name)) is not None:
+                return msgspec.json.decode(volume.content(), type=kind)
+        return None
 
     def holds(self, name: str, sha256: str) -> bool:
         """Return whether a volume was sent whole and has not changed since, as far as its time of change shows."""
-        volume, said = self.find(name), self._marker(name)
+        volume, said = self.find(name), self.read_json(name + _MARKER, VolumeMarker)
         return volume is not None and said is not None and (said.sha256, said.modified) == (sha256, volume.modified)
 
     def bring(self, name: str, source: Path, digests: Digests, tell: Callable[[float], None]) -> Sent:
@@ -201,24 +202,16 @@ class Pool:
 
     def _obtain(self, name: str, size_bytes: int) -> tuple[Volume, bool]:
         """Return the volume of this name and size, and whether it was made just now, by this run."""
-        if (volume := self.find(name)) is not None and volume.capacity_bytes != size_bytes:
+        if (volume := self.find(name)) is not None:
+            if volume.capacity_bytes == size_bytes:
+                return volume, False
             self.remove(name)
-            volume = None
-        if volume is not None:
-            return volume, False
         try:
             return self.make(name, size_bytes), True
         except _Exists:
             if (found := self.find(name)) is None:
                 raise
             return found, False
-
-    def _marker(self, name: str) -> VolumeMarker | None:
-        try:
-            content = self.read_small(name + _MARKER)
-            return None if content is None else msgspec.json.decode(content, type=VolumeMarker)
-        except msgspec.MsgspecError:  # a write of it was cut
-            return None
 
 
 def _when_free(work: Callable[[], T]) -> T:

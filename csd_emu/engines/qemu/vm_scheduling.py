@@ -146,9 +146,7 @@ def place(
     counts = {name: sum(on == name for on in there.values()) for name in offers}
     left = {name: offer.room() - (counts[name] if offer.cores_bind else 0) for name, offer in offers.items()}
     where, unplaced = dict(there), []
-    for device in devices:
-        if device in there:
-            continue
+    for device in (each for each in devices if each not in there):
         free = [name for name in offers if left[name] >= 1]
         unfilled = [name for name in free if counts[name] < offers[name].cores] if spread == "fill" else []
         if not free:

@@ -117,14 +117,10 @@ def chunk_digests(content: Iterable[bytes | int], size_bytes: int, chunk_bytes: 
         at = 0
         while at < length and passed < size_bytes:
             most = min(chunk_bytes - filled, length - at, size_bytes - passed)
-            if isinstance(piece, int):
-                # A chunk that is one hole need not be computed: images are mostly holes.
-                if not (hole and filled == 0 and most == chunk_bytes):
-                    digest.update(bytes(most))
-                    hole = False
-            else:
-                digest.update(memoryview(piece)[at : at + most])
-                hole = False
+            # A chunk that is one hole need not be computed: images are mostly holes.
+            hole = hole and isinstance(piece, int) and filled == 0 and most == chunk_bytes
+            if not hole:
+                digest.update(bytes(most) if isinstance(piece, int) else memoryview(piece)[at : at + most])
             at, filled, passed = at + most, filled + most, passed + most
             if filled == chunk_bytes or passed == size_bytes:
                 yield nothing if hole else digest.digest()

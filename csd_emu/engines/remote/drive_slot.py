@@ -203,8 +203,7 @@ class Slot:
                 f"if {damaged}; then mv -f {mine} {held}; else ln {mine} {held} 2>/dev/null; fi; cat {held}"
             )
         self._run(f"rm -f {mine}")
-        after = _lease(found)
-        if after != lease:
+        if (after := _lease(found)) != lease:
             raise lent_to_another(self._shell.drive.name, after)
 
     def _if_lease(self, lease: Lease) -> str:

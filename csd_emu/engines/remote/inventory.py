@@ -199,9 +199,7 @@ class Inventory(Config):
                 )
 
     def _tangled_paths(self) -> Iterator[str]:
-        for drive in self.list_drives():
-            if drive.data is None:
-                continue
+        for drive in (each for each in self.list_drives() if each.data is not None):
             folder, data = f"{drive.folder}/", f"{drive.data}/"
             if folder.startswith(data) or data.startswith(folder):
                 yield (

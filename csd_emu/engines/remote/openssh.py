@@ -331,16 +331,15 @@ class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         return f"drive {self._drive}: the host key {fingerprint(blob)} of {self._route.where} {what}; {remedy}"
 
     def _write(self, kind: str, blob: bytes) -> None:
-        if not self._route.known_hosts:
-            return
-        path = self._route.known_hosts[0]
-        line = f"{self._route.known_as} {kind} {base64.b64encode(blob).decode()}\n"
-        try:
-            with _WRITING:
-                make_folder(path.parent, 0o700)
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(line)
-        except OSError as error:
-            raise HostKeyRefused(
-                self._say(blob, f"is new and cannot be written to {path} ({error.strerror})", "make it writable")
-            ) from error
+        if self._route.known_hosts:
+            path = self._route.known_hosts[0]
+            line = f"{self._route.known_as} {kind} {base64.b64encode(blob).decode()}\n"
+            try:
+                with _WRITING:
+                    make_folder(path.parent, 0o700)
+                    with path.open("a", encoding="utf-8") as file:
+                        file.write(line)
+            except OSError as error:
+                raise HostKeyRefused(
+                    self._say(blob, f"is new and cannot be written to {path} ({error.strerror})", "make it writable")
+                ) from error

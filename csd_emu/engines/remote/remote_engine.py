@@ -55,8 +55,7 @@ def host_address(drive: DriveEntry, shell: Shell, listens: IPv4Address) -> str:
         EnvironmentUnfit: there is none, or nobody listens there.
         DriveUnreachable: the connection broke.
     """
-    address = drive.host_address or _seen_from(drive, shell)
-    if address != THROUGH_SSH:
+    if (address := drive.host_address or _seen_from(drive, shell)) != THROUGH_SSH:
         check_listens(drive.name, address, listens)
     return address
 

@@ -174,8 +174,7 @@ def _as_one(drives: Sequence[Activity]) -> list[Activity]:
     leaders: list[Activity] = []
     result = list(drives)
     for index in sorted(range(len(drives)), key=lambda place: -drives[place].work_seconds):
-        leader = next((each for each in leaders if _alike(each, drives[index])), None)
-        if leader is None:
+        if (leader := next((each for each in leaders if _alike(each, drives[index])), None)) is None:
             leader = drives[index]
             leaders.append(leader)
         result[index] = leader

@@ -82,13 +82,12 @@ class HostBlocks:
         there = min(got)
         size, start = self._sizes[order], self._taken[order]
         end = there if there == size else 0 if whole else there - there % self._blocks[order]
-        if end <= start:
-            return
-        if end == size:  # of every drive, so the next bytes of it are of the next exchange
-            self._got[order], self._taken[order] = [0] * len(got), 0
-        else:
-            self._taken[order] = end
-        self._step(order, start, end, now)
+        if end > start:
+            if end == size:  # of every drive, so the next bytes of it are of the next exchange
+                self._got[order], self._taken[order] = [0] * len(got), 0
+            else:
+                self._taken[order] = end
+            self._step(order, start, end, now)
 
     def advance(self, now: float) -> list[SteppedRange]:
         """Return what has been stepped by now and was not returned before."""
@@ -101,11 +100,10 @@ class HostBlocks:
     def _take_all(self, order: int, now: float) -> None:
         """Step everything once the whole gradient is there."""
         self._whole[order] = min(self._got[order]) == self._sizes[order]
-        if not all(self._whole):
-            return
-        for tensor, size in enumerate(self._sizes):
-            self._got[tensor], self._whole[tensor] = [0] * len(self._got[tensor]), size == 0
-            self._step(tensor, 0, size, now)
+        if all(self._whole):
+            for tensor, size in enumerate(self._sizes):
+                self._got[tensor], self._whole[tensor] = [0] * len(self._got[tensor]), size == 0
+                self._step(tensor, 0, size, now)
 
     def _step(self, order: int, start: int, end: int, now: float) -> None:
         self._free_seconds = max(self._free_seconds, now) + (end - start) * self._seconds_per_byte

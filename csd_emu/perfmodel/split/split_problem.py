@@ -211,17 +211,23 @@ class SplitProblem:
 
     def __post_init__(self) -> None:
         """Refuse a step of nobody, or of nothing."""
-        if not 0 <= self.max_host_share <= 1:
-            raise ConfigurationError(f"max_host_share: {self.max_host_share} is no share; write one from 0 to 1")
-        if not self.layers:
-            raise ConfigurationError("a model without a layer has no place to be cut")
-        if all(drive.local for drive in self.drives):
-            raise ConfigurationError("placement is between drives and the host: a drive must take part")
         check_numbers("the link", {"bandwidth": self.link.bytes_per_second}, {"latency": self.link.latency_seconds})
-        for pair in (*(drive.layer_shares for drive in self.drives), self.host.layer_shares):
-            for shares in pair or ():
-                if len(shares) != len(self.layers):
-                    raise ConfigurationError(f"{len(shares)} shares for {len(self.layers)} layers; give one for each")
+        pairs = (*(drive.layer_shares for drive in self.drives), self.host.layer_shares)
+        for message, broken in {
+            f"max_host_share: {self.max_host_share} is no share; write one from 0 to 1": (
+                not 0 <= self.max_host_share <= 1
+            ),
+            "a model without a layer has no place to be cut": not self.layers,
+            "placement is between drives and the host: a drive must take part": all(each.local for each in self.drives),
+            **{
+                f"{len(shares)} shares for {len(self.layers)} layers; give one for each": len(shares)
+                != len(self.layers)
+                for pair in pairs
+                for shares in pair or ()
+            },
+        }.items():
+            if broken:
+                raise ConfigurationError(message)
 
     @property
     def remote(self) -> tuple[DeviceCost, ...]:

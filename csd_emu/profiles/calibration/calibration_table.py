@@ -37,8 +37,7 @@ def layers_at(points: Sequence[tuple[int, Sequence[float]]], batch_size: int, wh
         column[0] if len(points) == 1 else predict(list(zip(batches, column, strict=True)), batch_size)
         for column in columns
     ]
-    total = sum(weights)
-    if total <= 0:
+    if (total := sum(weights)) <= 0:
         return [whole_seconds / len(weights)] * len(weights)
     return [whole_seconds * weight / total for weight in weights]
 
@@ -178,8 +177,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             CalibrationError: `batch_size` is below 1.
         """
         whole = self.step_seconds(batch_size)
-        rows = [(row.batch_size, row.layers.layers) for row in self.rows if row.layers is not None]
-        if not rows:
+        if not (rows := [(row.batch_size, row.layers.layers) for row in self.rows if row.layers is not None]):
             return None
         forward = [(batch, [layer.forward_seconds for layer in layers]) for batch, layers in rows]
         backward = [(batch, [layer.backward_seconds for layer in layers]) for batch, layers in rows]

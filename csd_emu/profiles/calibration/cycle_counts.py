@@ -108,9 +108,8 @@ def split_steps(
 def _steps(phases: Sequence[tuple[str, PhaseCycles]]) -> Iterator[StepCycles]:
     sums = dict.fromkeys(StepCycles.__struct_fields__, PhaseCycles())
     for name, counts in phases:
-        if name not in sums:
-            continue
-        sums[name] += counts
-        if name == "update":
-            yield StepCycles(**sums)
-            sums = dict.fromkeys(sums, PhaseCycles())
+        if name in sums:
+            sums[name] += counts
+            if name == "update":
+                yield StepCycles(**sums)
+                sums = dict.fromkeys(sums, PhaseCycles())

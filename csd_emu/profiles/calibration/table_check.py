@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -36,8 +36,7 @@ def parse_table(data: bytes, where: str) -> CalibrationTable:
         CalibrationError: it is damaged, of a newer format, or breaks a rule of `check_table`.
     """
     try:
-        version = msgspec.json.decode(data, type=_Format).format
-        if version > FORMAT:
+        if (version := msgspec.json.decode(data, type=_Format).format) > FORMAT:
             raise CalibrationError(f"{where}: format {version}, this csd-emu reads {FORMAT}; upgrade csd-emu")
         table = msgspec.json.decode(data, type=CalibrationTable)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -64,19 +63,17 @@ def check_table(table: CalibrationTable, where: str) -> None:
         raise CalibrationError(f"{where}: {problem}; {_REMEDY}")
 
 
+def _broken(rules: Mapping[str, object]) -> list[str]:
+    """Return what is said of the rules that are broken: those that `rules` map to something true."""
+    return [problem for problem, broken in rules.items() if broken]
+
+
 def _problems(table: CalibrationTable) -> Iterator[str]:
-    if table.format != FORMAT:
-        yield f"format {table.format}, this csd-emu reads {FORMAT}"
     yield from _head_problems(table)
-    if len(table.rows) < MIN_ROWS:
-        yield f"has {len(table.rows)} rows, a table needs {MIN_ROWS} batch sizes or more"
-    if not table.encode_seconds or not all(_sound(seconds) for seconds in table.encode_seconds):
-        yield f"encode_seconds {list(table.encode_seconds)} must be finite numbers of 0 or more"
     for number, row in enumerate(table.rows, 1):
-        for problem in itertools.chain(_row_problems(row), _layer_problems(row), _cycle_problems(row)):
-            yield f"row {number} (batch {row.batch_size}): {problem}"
-        if row.of != table.row_mark:
-            yield f"row {number} (batch {row.batch_size}): was measured for another model, shape, core or image"
+        other = _broken({"was measured for another model, shape, core or image": row.of != table.row_mark})
+        each = itertools.chain(_row_problems(row), _layer_problems(row), _cycle_problems(row), other)
+        yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in each)
     yield from _differences(table)
     for number, (small, large) in enumerate(itertools.pairwise(table.rows), 2):
         where = f"row {number} (batch {large.batch_size})"
@@ -90,56 +87,68 @@ def _problems(table: CalibrationTable) -> Iterator[str]:
             )
 
 
-def _differences(table: CalibrationTable) -> Iterator[str]:
+def _differences(table: CalibrationTable) -> list[str]:
     cores = {row.cycles.core if row.cycles is not None else "" for row in table.rows}
-    if table.core.startswith(MODELLED) and cores != {table.core.removeprefix(MODELLED)}:
-        yield f"the cycles of its rows are not those of {table.core}"
-    if len(cores - {""}) > 1:
-        yield "the cycles of its rows were counted with different core parameters"
-    if len({tuple(_names(row)) for row in table.rows if row.layers is not None}) > 1:
-        yield "its rows have layers of different names; one model has the same at any batch size"
+    return _broken(
+        {
+            f"the cycles of its rows are not those of {table.core}": (
+                table.core.startswith(MODELLED) and cores != {table.core.removeprefix(MODELLED)}
+            ),
+            "the cycles of its rows were counted with different core parameters": len(cores - {""}) > 1,
+            "its rows have layers of different names; one model has the same at any batch size": (
+                len({tuple(_names(row)) for row in table.rows if row.layers is not None}) > 1
+            ),
+        }
+    )
 
 
-def _head_problems(table: CalibrationTable) -> Iterator[str]:
-    if min(table.input_shape, default=1) < 1 or table.classes < 1:
-        yield f"input shape {table.input_shape} with {table.classes} classes is no model's"
-    if table.parameters < 1:
-        yield f"{table.parameters} parameters are no model's that trains"
-    if table.clock not in _CLOCKS:
-        yield f"clock {table.clock!r} is none of {', '.join(_CLOCKS)}"
-    elif (table.clock == "counted") != (table.core == REFERENCE_CORE or table.core.startswith(MODELLED)):
-        yield (
+def _head_problems(table: CalibrationTable) -> list[str]:
+    counted = table.core == REFERENCE_CORE or table.core.startswith(MODELLED)
+    return _broken(
+        {
+            f"format {table.format}, this csd-emu reads {FORMAT}": table.format != FORMAT,
+            f"input shape {table.input_shape} with {table.classes} classes is no model's": (
+                min(table.input_shape, default=1) < 1 or table.classes < 1
+            ),
+            f"{table.parameters} parameters are no model's that trains": table.parameters < 1,
+            f"clock {table.clock!r} is none of {', '.join(_CLOCKS)}": table.clock not in _CLOCKS,
             f"the clock is {table.clock} and the core {table.core}; {REFERENCE_CORE} and {MODELLED}DIGEST are counted, "
-            "any other wall"
-        )
+            "any other wall": table.clock in _CLOCKS and (table.clock == "counted") != counted,
+            f"has {len(table.rows)} rows, a table needs {MIN_ROWS} batch sizes or more": len(table.rows) < MIN_ROWS,
+            f"encode_seconds {list(table.encode_seconds)} must be finite numbers of 0 or more": (
+                not table.encode_seconds or not all(map(_sound, table.encode_seconds))
+            ),
+        }
+    )
 
 
-def _row_problems(row: CalibrationRow) -> Iterator[str]:
-    if row.batch_size < 1:
-        yield "a batch has one sample or more"
-    if not row.steps:
-        yield "has no steps"
-    for number, step in enumerate(row.steps, 1):
-        for phase in PHASES:
-            if not _sound(getattr(step, phase)):
-                yield f"step {number}: {phase} is {getattr(step, phase)} s, which no step takes"
-    if row.steps and row.seconds.total == 0:
-        yield "its steps take no time"
-    if row.peak_memory_bytes < 1:
-        yield f"peak memory of {row.peak_memory_bytes} bytes"
-    if not _sound(row.wall_seconds):
-        yield f"wall_seconds is {row.wall_seconds}"
+def _row_problems(row: CalibrationRow) -> list[str]:
+    phases = [(number, phase, getattr(step, phase)) for number, step in enumerate(row.steps, 1) for phase in PHASES]
+    return _broken(
+        {
+            "a batch has one sample or more": row.batch_size < 1,
+            "has no steps": not row.steps,
+            **{
+                f"step {number}: {phase} is {seconds} s, which no step takes": not _sound(seconds)
+                for number, phase, seconds in phases
+            },
+            "its steps take no time": row.steps and row.seconds.total == 0,
+            f"peak memory of {row.peak_memory_bytes} bytes": row.peak_memory_bytes < 1,
+            f"wall_seconds is {row.wall_seconds}": not _sound(row.wall_seconds),
+        }
+    )
 
 
-def _cycle_problems(row: CalibrationRow) -> Iterator[str]:
+def _cycle_problems(row: CalibrationRow) -> list[str]:
     if row.cycles is None:
-        return
+        return []
     if not row.cycles.steps or not row.cycles.encodes:
-        yield "its cycles are of no step, or of no encoding"
-        return
-    for phase, ratio in row.cycles.per_instruction().items():
-        if not LEAST_CYCLES <= ratio <= MOST_CYCLES:
-            yield f"{phase} takes {ratio:.3g} cycles per instruction; {LEAST_CYCLES} to {MOST_CYCLES} are possible"
+        return ["its cycles are of no step, or of no encoding"]
+    return [
+        f"{phase} takes {ratio:.3g} cycles per instruction; {LEAST_CYCLES} to {MOST_CYCLES} are possible"
+        for phase, ratio in row.cycles.per_instruction().items()
+        if not LEAST_CYCLES <= ratio <= MOST_CYCLES
+    ]
 
 
 def _layer_problems(row: CalibrationRow) -> Iterator[str]:

@@ -55,8 +55,7 @@ class CalibrationKey:
     @classmethod
     def of(cls, spec: ShippedCode, input_shape: Shape, core: str = REFERENCE_CORE, task: str = "") -> CalibrationKey:
         """Return the key of a model as a job has it."""
-        usual = {"num_classes": ZOO[spec.name].classes} if spec.name in ZOO else {}
-        arguments = usual | dict(spec.arguments)
+        arguments = ({"num_classes": ZOO[spec.name].classes} if spec.name in ZOO else {}) | dict(spec.arguments)
         if spec.source is None:
             return cls(spec.name, arguments, None, input_shape, core, task)
         source_sha256 = hashlib.sha256(spec.source.encode()).hexdigest()
@@ -70,11 +69,11 @@ class CalibrationKey:
     @property
     def file_name(self) -> str:
         """Name of the table's file: readable, and one of its own for each key."""
-        parts = [re.sub(r"[^A-Za-z0-9_.]+", "-", self.model).strip("-."), self.shape_text]
-        if self.core != REFERENCE_CORE:
-            parts.append(self.core)
-        if not self._plain:
-            parts.append(self._model_digest()[:_HASH_CHARACTERS])
+        parts = [
+            *(re.sub(r"[^A-Za-z0-9_.]+", "-", self.model).strip("-."), self.shape_text),
+            *([] if self.core == REFERENCE_CORE else [self.core]),
+            *([] if self._plain else [self._model_digest()[:_HASH_CHARACTERS]]),
+        ]
         return "-".join(parts) + ".json"
 
     @property

@@ -114,12 +114,16 @@ def read_baseline(path: Path) -> GateBaseline:
         ) from None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from error
-    if baseline.format != FORMAT:
-        raise _damaged(path, f"its format is {baseline.format}, this csd-emu reads {FORMAT}")
-    if (content_sha256(baseline.job), content_sha256(baseline.array)) != (baseline.job_sha256, baseline.array_sha256):
-        raise _damaged(path, "job or array do not have the hashes beside them")
-    if baseline.seed != baseline.job.get("seed", JobConfig.model_fields["seed"].default):
-        raise _damaged(path, f"its seed {baseline.seed} is not that of its job")
+    hashes = content_sha256(baseline.job), content_sha256(baseline.array)
+    for why, damaged in {
+        f"its format is {baseline.format}, this csd-emu reads {FORMAT}": baseline.format != FORMAT,
+        "job or array do not have the hashes beside them": hashes != (baseline.job_sha256, baseline.array_sha256),
+        f"its seed {baseline.seed} is not that of its job": (
+            baseline.seed != baseline.job.get("seed", JobConfig.model_fields["seed"].default)
+        ),
+    }.items():
+        if damaged:
+            raise _damaged(path, why)
     baseline = msgspec.structs.replace(baseline, figures=_with_new_names(path, baseline.figures))
     _check_figures(path, baseline)
     return baseline

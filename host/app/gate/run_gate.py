@@ -64,16 +64,11 @@ def measure(rounds: Sequence[RoundRecord]) -> dict[str, float]:
 
     Rounds without records say nothing of rates; `list_failures` names them.
     """
-    if not (trained := [record for record in rounds if record.records_per_device_second > 0]):
-        return {
-            "accuracy": rounds[-1].accuracy if rounds else 0.0,
-            "records_per_device_second": 0.0,
-            "joules_per_record": 0.0,
-        }
+    trained = [record for record in rounds if record.records_per_device_second > 0]
     return {
-        "accuracy": rounds[-1].accuracy,
-        "records_per_device_second": statistics.median(record.records_per_device_second for record in trained),
-        "joules_per_record": statistics.median(record.total_joules / record.samples for record in trained),
+        "accuracy": rounds[-1].accuracy if rounds else 0.0,
+        "records_per_device_second": statistics.median([each.records_per_device_second for each in trained] or [0.0]),
+        "joules_per_record": statistics.median([each.total_joules / each.samples for each in trained] or [0.0]),
     }
 
 
@@ -89,12 +84,13 @@ def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[
         rounds: of the run.
         losses: which drives were lost (see `list_losses`); empty if that is meant.
     """
-    failures = [f"{loss}; the figures are those of fewer drives" for loss in losses]
-    if not rounds:
-        return [*failures, "the run has no round"]
-    if idle := [str(record.round) for record in rounds if record.samples == 0]:
-        failures.append(f"{len(idle)} of {len(rounds)} rounds trained on nothing in time: {', '.join(idle)}")
-    return failures
+    idle = [str(record.round) for record in rounds if record.samples == 0]
+    failures = {
+        **{f"{loss}; the figures are those of fewer drives": True for loss in losses},
+        "the run has no round": not rounds,
+        f"{len(idle)} of {len(rounds)} rounds trained on nothing in time: {', '.join(idle)}": idle,
+    }
+    return [failure for failure, holds in failures.items() if holds]
 
 
 def list_doubts(rounds: Sequence[RoundRecord]) -> list[str]:
@@ -220,15 +216,13 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
 
 def _bands(gate: Gate, before: GateBaseline | None) -> dict[str, float | None]:
     """Return the bands of a new baseline: as asked for, else as in the one that it replaces."""
-    kept: dict[str, float | None] = {}
-    if before is not None:
-        kept = {name: before.figures[name].band if name in before.figures else None for name in KINDS}
+    figures = {} if before is None else before.figures
+    kept = {} if before is None else {name: figures[name].band if name in figures else None for name in KINDS}
     return kept | dict(gate.bands)
 
 
 def _with_bands(figures: Mapping[str, ExpectedFigure], gate: Gate) -> dict[str, ExpectedFigure]:
-    missing = [name for name, band in gate.bands.items() if band is not None and name not in figures]
-    if missing:
+    if missing := [name for name, band in gate.bands.items() if band is not None and name not in figures]:
         raise ConfigurationError(
             f"--band: {gate.baseline} has no {', '.join(missing)}; make it anew with --update-baseline"
         )

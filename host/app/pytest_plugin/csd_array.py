@@ -6,12 +6,10 @@ import json
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from csd_emu.util.renamed import warn_of_old_name
-from host.app.python_api.array_connection import ArrayConnection
 from host.app.python_api.job_content import JobLike
 from host.app.python_api.open_array import INJECT_SECONDS, OpenArray
 from host.app.python_api.run_handle import RUN_SECONDS, Run
@@ -29,12 +27,7 @@ class CsdArray(OpenArray):
         failed: whether the test has failed.
     """
 
-    def __init__(
-        self, connection: ArrayConnection, name: str, opened: Mapping[str, Any], folder: Path, runs: Path
-    ) -> None:
-        """Take what a process has opened; `folder` is the test file's, `runs` the test's own."""
-        super().__init__(connection, name, opened, folder, runs)
-        self.harmed = self.failed = False
+    harmed = failed = False
 
     def train(
         self, job: JobLike | None = None, *, timeout_seconds: float | None = RUN_SECONDS, **options: Any
@@ -69,12 +62,16 @@ class CsdArray(OpenArray):
     def describe(self) -> list[tuple[str, str]]:
         """Return what a report of a failing test shows: where the runs are, events, consoles, metrics."""
         runs = ", ".join(str(run.directory or "a run without a directory") for run in self._submitted) or "no run"
-        sections = [(f"csd-emu array {self.name}", f"{len(self.devices)} drives ({self.engine}): {runs}")]
-        for number, run in enumerate(self._submitted, start=1):
-            sections.append((f"csd-emu events of run {number}", "\n".join(run.logs()) or "none"))
-        sections += [
-            (f"csd-emu console {device}", "\n".join(self.console(device).splitlines()[-_SHOWN_LINES:]) or "nothing")
-            for device in self.devices
+        sections = [
+            (f"csd-emu array {self.name}", f"{len(self.devices)} drives ({self.engine}): {runs}"),
+            *(
+                (f"csd-emu events of run {number}", "\n".join(run.logs()) or "none")
+                for number, run in enumerate(self._submitted, start=1)
+            ),
+            *(
+                (f"csd-emu console {device}", "\n".join(self.console(device).splitlines()[-_SHOWN_LINES:]) or "nothing")
+                for device in self.devices
+            ),
         ]
         if self._submitted:
             # The values alone, without histograms' buckets: a report is read by people.

@@ -227,7 +227,7 @@ class ArrayServer:
 def sweep_left(paths: Paths) -> list[str]:
     """End the drives of arrays whose program is gone, and whose server was killed with it; return the arrays' names."""
     left = []
-    for folder in sorted(paths.arrays.glob(f"{NAME_PREFIX}*")) if paths.arrays.is_dir() else ():
+    for folder in sorted(paths.arrays.glob(f"{NAME_PREFIX}*")):
         owner = folder.name.removeprefix(NAME_PREFIX).partition("-")[0]
         if owner.isdecimal() and mark_of(int(owner)) is None and ArrayState.load(folder) is not None:
             with contextlib.suppress(EnvironmentUnfit):  # its server is about to end it
@@ -242,17 +242,17 @@ def read_requests(stream: IO[bytes], server: ArrayServer, requests: queue.Simple
     injections: list[threading.Thread] = []
     for line in stream:
         message: Message = json.loads(line)
-        if message["do"] == "inject":
-            injections.append(threading.Thread(target=server.inject, args=(message,)))
-            injections[-1].start()
-        elif message["do"] == "cancel":
-            server.cancel(message)
-        elif message["do"] == "paths":
-            sys.path += [path for path in message["paths"] if path not in sys.path]
-            with server.answering(message["number"]):
-                pass
-        else:
-            requests.put(message)
+        match message["do"]:
+            case "inject":
+                injections.append(threading.Thread(target=server.inject, args=(message,)))
+                injections[-1].start()
+            case "cancel":
+                server.cancel(message)
+            case "paths":
+                with server.answering(message["number"]):
+                    sys.path += [path for path in message["paths"] if path not in sys.path]
+            case _:
+                requests.put(message)
     for thread in injections:  # one that brings a drive back to life must not miss the array's end
         thread.join(_THREAD_SECONDS)
     requests.put({"do": _END})  # should what goes on fail of something else while it is being interrupted

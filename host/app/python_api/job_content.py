@@ -22,19 +22,19 @@ def plain_value(value: Any, where: str) -> Any:
     Raises:
         ConfigurationError: no file could hold it; the message begins with `where`.
     """
-    if isinstance(value, Mapping):
-        return {key: plain_value(each, f"{where}.{key}") for key, each in value.items()}
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple | range):
-        return [plain_value(each, where) for each in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise ConfigurationError(
-        f"{where}: a {type(value).__name__} is nothing that a job file can hold; give plain values"
-    )
+    match value.tolist() if hasattr(value, "tolist") and not isinstance(value, Mapping) else value:
+        case Mapping() as section:
+            return {key: plain_value(each, f"{where}.{key}") for key, each in section.items()}
+        case list() | tuple() | range() as values:
+            return [plain_value(each, where) for each in values]
+        case os.PathLike() as path:
+            return os.fspath(path)
+        case None | bool() | int() | float() | str() as plain:
+            return plain
+        case other:
+            raise ConfigurationError(
+                f"{where}: a {type(other).__name__} is nothing that a job file can hold; give plain values"
+            )
 
 
 def read_job(

@@ -206,9 +206,9 @@ class Array(OpenArray):
 def _close(process: int, connection: ArrayConnection, scratch: tempfile.TemporaryDirectory[str]) -> None:
     if process != os.getpid():  # a fork of the program ends, whose array it is not
         scratch._finalizer.detach()  # type: ignore[attr-defined]
-        return
-    connection.close(CLOSE_SECONDS)
-    scratch.cleanup()
+    else:
+        connection.close(CLOSE_SECONDS)
+        scratch.cleanup()
 
 
 def array_keys(file: Path | None, drives: int | None, profile: str | None, keys: Mapping[str, Any]) -> dict[str, Any]:

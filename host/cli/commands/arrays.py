@@ -61,10 +61,8 @@ def up(
         print_json(status) if as_json else print_status(StatusReport([status]))
 
     with StageProgress(quiet=as_json) as progress:
-        if stay:
-            keep_up(request, Paths.default(), progress, show)
-        else:
-            show(bring_up(request, Paths.default(), progress))
+        paths = Paths.default()
+        keep_up(request, paths, progress, show) if stay else show(bring_up(request, paths, progress))
 
 
 def _show_plan(array: Path, changes: ArrayChanges, as_json: bool) -> None:
@@ -154,10 +152,8 @@ def print_vm_schedule(report: VmScheduleReport) -> None:
         drives = f"{len(each.devices)}: {', '.join(each.devices)}" if each.devices else "none"
         amounts = ["unknown" if size is None else format_bytes(size) for size in (each.memory_bytes, each.disk_bytes)]
         room = "any number" if each.room is None else f"{each.room} more"
-        if each.problem:
-            table.add_row(each.name, each.uri, *["-"] * 4, f"cannot be used: {each.problem}")
-        else:
-            table.add_row(each.name, each.uri, str(each.cores), *amounts, room, drives)
+        usable = [str(each.cores), *amounts, room, drives]
+        table.add_row(each.name, each.uri, *([*"----", f"cannot be used: {each.problem}"] if each.problem else usable))
     console.print(table)
     for name, why in report.unplaced.items():
         console.print(f"{name} would not start: {why}", markup=False)
@@ -167,7 +163,6 @@ def print_status(report: StatusReport) -> None:
     """Print a table of arrays and their drives."""
     if not report.arrays:
         console.print("no array is up")
-        return
     for array in report.arrays:
         table = Table(
             *("drive", "profile", "state", "records", "incarnation"),

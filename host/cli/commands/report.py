@@ -99,6 +99,6 @@ def top(
     if not once and not as_json:
         with contextlib.suppress(KeyboardInterrupt):
             watch(run, interval, lambda: run in list_live(arrays))
-        return
-    report = make_report(run, ScrapeWindow(None, scrape(run)))
-    print_json(report) if as_json else print_top(report)
+    else:
+        report = make_report(run, ScrapeWindow(None, scrape(run)))
+        print_json(report) if as_json else print_top(report)

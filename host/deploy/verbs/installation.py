@@ -131,14 +131,15 @@ class Installation:
                 f"drive {self.site.drive.name}: {self.site.layout.folder} is there but is not csd-emu's; "
                 "give another folder in the inventory"
             )
-        if not (parts := [part for packed in self._missing() for part in self._parts(packed)]):
-            return
-        needed = sum(part.unpacked_bytes for part in parts) + max(part.packed_bytes for part in parts) + _SPARE_BYTES
-        if needed > (free := self._found.free_bytes):
-            raise DriveUnfit(
-                f"drive {self.site.drive.name}: {self.site.layout.folder}: {free / _MEGA:.0f} MB are free, the "
-                f"installation needs {needed / _MEGA:.0f} MB; free some space, or give another folder"
+        if parts := [part for packed in self._missing() for part in self._parts(packed)]:
+            needed = (
+                sum(part.unpacked_bytes for part in parts) + max(part.packed_bytes for part in parts) + _SPARE_BYTES
             )
+            if needed > (free := self._found.free_bytes):
+                raise DriveUnfit(
+                    f"drive {self.site.drive.name}: {self.site.layout.folder}: {free / _MEGA:.0f} MB are free, the "
+                    f"installation needs {needed / _MEGA:.0f} MB; free some space, or give another folder"
+                )
 
     def run(self) -> None:
         """Do it all; safe to be cut anywhere, and to be called again."""

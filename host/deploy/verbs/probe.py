@@ -12,7 +12,7 @@ from csd_emu.engines.remote.inventory import DriveEntry
 from csd_emu.engines.remote.shell import Shell
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DriveUnfit
-from host.deploy.compatibility import SCRIPT, DriveRequirements, Facts, Fitness, judge, parse_facts
+from host.deploy.compatibility import SCRIPT, DriveRequirements, Facts, Fitness, dotted, judge, parse_facts
 from host.deploy.verb_protocol import DriveSite, VerbOutcome, VerbResult
 
 
@@ -48,18 +48,14 @@ def probe(site: DriveSite) -> VerbOutcome:
 def describe(facts: Facts, fitness: Fitness, speed: LinkSpeed) -> dict[str, object]:
     """Return all that was found, by names with units, as `--json` prints it."""
     shown = asdict(facts) | asdict(speed)
-    shown["libc"] = f"{facts.libc} {_version(facts.libc_version)}".strip() or None
-    shown["python"] = ", ".join(_version(one.version) for one in facts.pythons) or None
-    shown["pythons"] = [{"path": one.path, "version": _version(one.version), "bits": one.bits} for one in facts.pythons]
+    shown["libc"] = f"{facts.libc} {dotted(facts.libc_version)}".strip() or None
+    shown["python"] = ", ".join(dotted(one.version) for one in facts.pythons) or None
+    shown["pythons"] = [{"path": one.path, "version": dotted(one.version), "bits": one.bits} for one in facts.pythons]
     shown["kernel"] = facts.kernel_text
     for name in ("kernel_text", "libc_version"):
         del shown[name]
     form = None if fitness.form is None else fitness.form.value
     return shown | {"clock": "wall", "form": form, "problems": fitness.problems, "notes": fitness.notes}
-
-
-def _version(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 FIRST_BYTES, MOST_BYTES = 2**18, 2**23
@@ -109,7 +105,6 @@ def _rate(transfer: Callable[[int], float], trip_seconds: float) -> float:
     """Return bytes per second of a `transfer`, given so many bytes that the start of its command weighs little."""
     size = FIRST_BYTES
     while True:
-        seconds = transfer(size)
-        if seconds >= max(ENOUGH_SECONDS, ENOUGH_TRIPS * trip_seconds) or size >= MOST_BYTES:
+        if (seconds := transfer(size)) >= max(ENOUGH_SECONDS, ENOUGH_TRIPS * trip_seconds) or size >= MOST_BYTES:
             return size / seconds
         size *= 2

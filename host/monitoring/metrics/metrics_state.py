@@ -124,18 +124,19 @@ class MetricsState(RunListener):
                 self._store.add(names.ERRORS, (event.device if known else _UNKNOWN, _ERRORS[event.what]), 1)
             if known is None:
                 return
-            if event.what is EventKind.REJECTED:
-                self._store.add(names.REJECTED, (event.device, reason_of(event.detail)), 1)
-            if event.what in (EventKind.JOINED, EventKind.REJOINED):
-                known.up, known.was_up, known.missed = True, True, 0
-                self._store.add(names.REJOINS, (event.device,), float(event.what == EventKind.REJOINED))
-            elif event.what == EventKind.LEFT:
-                known.up = False
-                if self._progress.resting:
-                    known.missed = _GONE_AFTER_ROUNDS
-            # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
-            elif event.what == EventKind.LOST and not known.up:
-                known.was_up = True
+            match event.what:
+                case EventKind.REJECTED:
+                    self._store.add(names.REJECTED, (event.device, reason_of(event.detail)), 1)
+                case EventKind.JOINED | EventKind.REJOINED:
+                    known.up, known.was_up, known.missed = True, True, 0
+                    self._store.add(names.REJOINS, (event.device,), float(event.what == EventKind.REJOINED))
+                case EventKind.LEFT:
+                    known.up = False
+                    if self._progress.resting:
+                        known.missed = _GONE_AFTER_ROUNDS
+                # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
+                case EventKind.LOST if not known.up:
+                    known.was_up = True
             self._show_state(event.device, known)
 
     def add_step(self, record: StepRecord, end_seconds: float, clocks: Mapping[str, str]) -> None:

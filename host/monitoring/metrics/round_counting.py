@@ -158,11 +158,10 @@ def _labels(metric: Metric, device: str, extra: Labels, clock: str) -> Labels:
 
 
 def _add_steps(store: Store, part: DeviceRound, own_seconds: Sequence[float]) -> None:
-    if not part.steps:  # it has only exchanged weights
-        return
-    for phase in STEP_PHASES:
-        for seconds, times in share_phase(getattr(part.device_seconds, phase), part.steps, own_seconds):
-            store.observe(names.STEP_SECONDS, (part.device, phase, part.clock), seconds, times)
+    if part.steps:  # else it has only exchanged weights
+        for phase in STEP_PHASES:
+            for seconds, times in share_phase(getattr(part.device_seconds, phase), part.steps, own_seconds):
+                store.observe(names.STEP_SECONDS, (part.device, phase, part.clock), seconds, times)
 
 
 def _add_energy(store: Store, record: RoundRecord) -> None:

@@ -28,10 +28,9 @@ class Scrapers:
 
     def note(self, name: str, revision: int, now_seconds: float) -> None:
         """Note that `name` has got the state of this revision."""
-        if (before := self._known.get(name)) is None and len(self._known) >= _MOST_SCRAPERS:
-            return
-        interval = FIRST_GUESS_SECONDS / _PATIENCE if before is None else now_seconds - before.last_seconds
-        self._known[name] = _Scraper(now_seconds, interval, revision)
+        if (before := self._known.get(name)) is not None or len(self._known) < _MOST_SCRAPERS:
+            interval = FIRST_GUESS_SECONDS / _PATIENCE if before is None else now_seconds - before.last_seconds
+            self._known[name] = _Scraper(now_seconds, interval, revision)
 
     def wait_seconds(self, revision: int, now_seconds: float) -> float:
         """Return how long to wait for those that will come again and have not got `revision`; 0 if there is none."""

@@ -34,9 +34,8 @@ class _Series:
             seen = self.values
             if hidden:
                 seen = {labels: each for labels, each in seen.items() if _device_of(self._metric, labels) not in hidden}
-            shown = list(seen)
             # A gauge that is cleared and set again has the series that it had.
-            if shown != self._shown:
+            if (shown := list(seen)) != self._shown:
                 self._shown, self._template = shown, _template(self._metric, shown)
             self._text = _fill(self._template, itertools.chain.from_iterable(seen.values()))
             self.changed, self._hidden = False, hidden

@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
-from host.core.records import EventRecord, RoundRecord, StepRecord
+from host.core.records import RoundRecord, StepRecord
 from host.core.run_stats import RunStats
 from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.charts.run_curves import progress_panes
 from host.monitoring.decision_text import describe_step
-from host.monitoring.page.page_state import EventNow, RoundNow, RunSoFar, SeriesNow
+from host.monitoring.page.page_state import RoundNow, RunSoFar, SeriesNow
 
 MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
 # Figures of a run that are its last round's.
@@ -126,18 +126,6 @@ def show_timeline(
     shown.sort(key=lambda name: (order.get(name, len(order)), name))
     note = f"{len(shown)} of {len(drives)} drives: the late and the slowed, then who was done last."
     return make_timeline(rounds, shown, note if len(drives) > len(shown) else "")
-
-
-def describe_event(event: EventRecord, number: int) -> EventNow:
-    """Return an event as it is listed."""
-    return EventNow(
-        number=number,
-        device=event.device,
-        what=str(event.what),
-        detail=event.detail,
-        wall_seconds=event.wall_seconds,
-        array_seconds=event.array_seconds,
-    )
 
 
 def describe_round(record: RoundRecord) -> RoundNow:

@@ -6,8 +6,10 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from host.core.failures import Failure
 from host.core.figure_bands import watts_band
@@ -93,11 +95,11 @@ class History(RunListener):
 
     def add_event(self, event: EventRecord, listed: bool = True) -> None:
         """Take an event that is to be listed."""
-        if not listed:
-            return
-        with self._lock:
-            self._events.append(view.describe_event(event, self._events[-1].number + 1 if self._events else 1))
-            self._change()
+        if listed:
+            with self._lock:
+                number = self._events[-1].number + 1 if self._events else 1
+                self._events.append(EventNow(number=number, **msgspec.structs.asdict(event)))
+                self._change()
 
     def set_failures(self, failures: Sequence[Failure]) -> None:
         """Take the failures of the user's code so far."""
@@ -150,7 +152,7 @@ class History(RunListener):
                 run=self._run_now(clock, program),
                 totals=view.sum_up(self._stats, now.step, self._rounds[-1] if self._rounds else None),
                 states=count_states(presences),
-                drives=self._drives(presences),
+                drives=list(self._drives(presences)),
                 failures=now.failures,
                 events=list(reversed(self._events)),
                 rounds=list(reversed(self._rounds)),
@@ -177,18 +179,17 @@ class History(RunListener):
             changed_unix_seconds=now.changed_unix_seconds,
         )
 
-    def _drives(self, presences: Presences) -> list[DriveNow]:
-        """Return each drive with its sums, and with its rate and power in the last round."""
+    def _drives(self, presences: Presences) -> Iterator[DriveNow]:
+        """Yield each drive with its sums, and with its rate and power in the last round."""
         last, stats = self._stats.last, self._stats
         parts = {} if last is None else {part.device: part for part in last.devices}
         rates = {} if last is None else {part.device: part.records_per_device_second for part in last.in_time}
         watts = {} if last is None else last.node_watts
-        found = []
         for name, (state, facts) in presences.items():
             sums, batches = stats.devices.get(name, DeviceStats()), self._batches.get(name)
             drawn = None if last is None else last.device_bands.get(name, {}).get("energy_joules")
             power = watts_band(watts.get(name) or 0.0, drawn, None if last is None else last.bands.get("array_seconds"))
-            drive = DriveNow(
+            yield DriveNow(
                 name=name,
                 kind=facts.kind if facts is not None else "",
                 profile=facts.profile if facts is not None else "",
@@ -205,8 +206,6 @@ class History(RunListener):
                 straggler=name in parts and parts[name].straggler,
                 bands=stats.device_bands.get(name, {}) | ({} if power is None else {"watts": power}),
             )
-            found.append(drive)
-        return found
 
     def _change(self) -> None:
         self._now.revision += 1

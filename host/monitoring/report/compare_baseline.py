@@ -62,27 +62,28 @@ def list_assumptions(profiles: Sequence[Profile]) -> list[AssumedFigure]:
 
 def _reason(run: RunData, totals: RunStats) -> str:
     """Return why time and energy of the baseline cannot be told; empty if they can."""
-    if run.rounds and not totals.samples and any(record.devices for record in run.rounds):
-        return "Nothing counted: every drive was late in every round, so all of their work was discarded."
-    if not totals.samples:
-        return "No round was finished, so there is nothing to compare."
-    if WALL in totals.clock and run.array.get("engine") != "remote":
-        return (
-            "The run's seconds are wall seconds of processes on this machine. They say nothing of a drive, so neither "
-            "do they of what a host would take; counted or modelled drives are needed."
-        )
-    if (host := run.host) is None or host.ratio is None:
-        return "The host's profile is not known or says nothing of its speed in drives."
-    if any(event.detail == MEASURED_HOST for event in run.events):
-        return (
-            "The host's seconds are those of its own calibration table. How fast it is alone is known in newport "
-            "drives only, and that would be another host."
-        )
-    if not totals.read_bytes or not totals.array_seconds:
-        return "The records do not say what was read from flash, or how long the array took."
-    if not run.devices or any(run.drive_profile(name) is None for name in run.devices):
-        return "The profile of a drive is not known."
-    return ""
+    reasons = {
+        "Nothing counted: every drive was late in every round, so all of their work was discarded.": (
+            not totals.samples and any(record.devices for record in run.rounds)
+        ),
+        "No round was finished, so there is nothing to compare.": not totals.samples,
+        "The run's seconds are wall seconds of processes on this machine. They say nothing of a drive, so neither do "
+        "they of what a host would take; counted or modelled drives are needed.": (
+            WALL in totals.clock and run.array.get("engine") != "remote"
+        ),
+        "The host's profile is not known or says nothing of its speed in drives.": (
+            run.host is None or run.host.ratio is None
+        ),
+        "The host's seconds are those of its own calibration table. How fast it is alone is known in newport drives "
+        "only, and that would be another host.": any(event.detail == MEASURED_HOST for event in run.events),
+        "The records do not say what was read from flash, or how long the array took.": (
+            not totals.read_bytes or not totals.array_seconds
+        ),
+        "The profile of a drive is not known.": (
+            not run.devices or any(run.drive_profile(name) is None for name in run.devices)
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _bytes_read_once(run: RunData) -> int:

@@ -72,8 +72,7 @@ def explain(rounds: Sequence[RoundRecord], events: Sequence[EventRecord], kinds:
 def _explain_steps(rounds: Sequence[RoundRecord]) -> str:
     """Return the same of work that a synchronous job has compete with its drives."""
     steps = [step for record in rounds for step in record.steps]
-    parts = [part for step in steps for part in step.devices if part.device in step.disturbed]
-    if not parts:
+    if not (parts := [part for step in steps for part in step.devices if part.device in step.disturbed]):
         return ""
     text = f"Competing work ran in drives in {sum(bool(step.disturbed) for step in steps)} steps. "
     if all(part.expected_seconds > 0 for part in parts):

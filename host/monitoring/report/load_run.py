@@ -228,12 +228,16 @@ def _list_devices(path: Path, array: Mapping[str, Any]) -> dict[str, str]:
     """Return device -> profile. The file is not checked against profiles of this machine: it may be another's."""
     try:
         groups = [DeviceGroup.model_construct(**group) for group in array.get("devices", [])]
-        if any(group.profile is None for group in groups):  # a run writes down every drive's
-            raise ValueError("a group has no profile")
-        if sum(len(group.drives or ()) or max(0, int(group.count)) for group in groups) > _MOST_DEVICES:
-            raise ValueError("more devices than any servers have")
-        if any(len(str(each)) > _MOST_NAME for group in groups for each in (group.name, *(group.drives or ()))):
-            raise ValueError(f"a name has more than {_MOST_NAME} characters")
+        names = [str(name) for group in groups for name in (group.name, *(group.drives or ()))]
+        for damage, found in {
+            "a group has no profile": any(group.profile is None for group in groups),  # a run writes down every drive's
+            "more devices than any servers have": (
+                sum(len(group.drives or ()) or max(0, int(group.count)) for group in groups) > _MOST_DEVICES
+            ),
+            f"a name has more than {_MOST_NAME} characters": any(len(name) > _MOST_NAME for name in names),
+        }.items():
+            if found:
+                raise ValueError(damage)
         listed = ArrayConfig.model_construct(devices=groups).list_devices()
     except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ConfigurationError(f"{path}: devices: is damaged ({error})") from error

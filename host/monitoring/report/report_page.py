@@ -199,8 +199,7 @@ def list_charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]
 
 
 def _charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]) -> dict[str, ChartSvg]:
-    drawn = [draw_chart(chart) for chart in list_charts(run, totals, decisions)]
-    if not drawn:
+    if not (drawn := [draw_chart(chart) for chart in list_charts(run, totals, decisions)]):
         return {}
     if (timeline := _timeline(run, list(totals.devices))) is not None:
         drawn.append(draw_timeline(timeline))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from csd_emu.perfmodel.host_node import storage_of
@@ -66,7 +66,7 @@ class RunWork:
         self._parts, self._batch_size = len(parts), max(part.batch_size for part in parts)
         self._steps, self._exchanges = sum(part.steps for part in parts), sum(len(record.devices) for record in rounds)
         self._steps_shared = any(record.steps for record in rounds)
-        newport = _baseline_compute(rounds, {HOST: host, **profiles}, self._drives[0], events)
+        newport = list(_baseline_compute(rounds, {HOST: host, **profiles}, self._drives[0], events))
         self._newport = {phase: math.fsum(each[phase] for each in newport) for phase in newport[0]}
         self._seconds = {
             phase: math.fsum(getattr(part.device_seconds, phase) for part in parts)
@@ -164,15 +164,13 @@ class RunWork:
 
 def _baseline_compute(
     rounds: Sequence[RoundRecord], profiles: Mapping[str, Profile], other: Profile, events: Sequence[EventRecord]
-) -> list[dict[str, float]]:
-    """Return `newport_seconds` of each part that came in time, without competing tasks where the run can tell."""
+) -> Iterator[dict[str, float]]:
+    """Yield `newport_seconds` of each part that came in time, without competing tasks where the run can tell."""
     found = stand_ins(rounds, events, {device: profile.name for device, profile in profiles.items()})
-    seconds = []
     for record in rounds:
         for part in record.in_time:
             like = found.get((record.round, part.device)) or part
             scale = part.samples / like.samples if like is not part else 1.0
             scale *= undisturbed_share(record, part.device)
             mine = newport_seconds(like, profiles.get(part.device, other))
-            seconds.append({phase: each * scale for phase, each in mine.items()})
-    return seconds
+            yield {phase: each * scale for phase, each in mine.items()}

@@ -15,7 +15,6 @@ from host.core.records import RetuneRecord, RoundRecord, StepRecord
 
 Floats = npt.NDArray[np.float64]
 # What a component's joules of a round follow from step to step; all others follow time.
-_BY_COMPUTE, _BY_RECORDS, _BY_STEPS = frozenset({"cpu", "dram"}), frozenset({"flash"}), frozenset({"link"})
 
 
 @dataclass(frozen=True)
@@ -105,15 +104,10 @@ def share_energy(record: RoundRecord) -> list[float]:
         parts = [parts_of_step.get(node) for parts_of_step in known]
         compute = np.array([part.compute_seconds if part else 0.0 for part in parts])
         records = np.array([float(part.batch_size) if part else 0.0 for part in parts])
+        steps = time if node == HOST else (records > 0).astype(float)
+        weights = {"cpu": compute, "dram": compute, "flash": records, "link": steps}
         for component, value in components.items():
-            if component in _BY_COMPUTE:
-                joules += value * _shares(compute, time)
-            elif component in _BY_RECORDS:
-                joules += value * _shares(records, time)
-            elif component in _BY_STEPS and node != HOST:
-                joules += value * _shares((records > 0).astype(float), time)
-            else:
-                joules += value * _shares(time, time)
+            joules += value * _shares(weights.get(component, time), time)
     return [float(each) for each in joules]
 
 
@@ -132,8 +126,7 @@ def _shares(weights: Floats, time: Floats) -> Floats:
     """Return `weights` as shares of 1; where there are none, those of time, else equal ones."""
     for chosen in (weights, time):
         if chosen.sum() > 0:
-            shares: Floats = chosen / chosen.sum()
-            return shares
+            return np.asarray(chosen / chosen.sum())
     return np.full(len(weights), 1.0 / max(1, len(weights)))
 
 

@@ -32,8 +32,7 @@ def curve_charts(groups: Mapping[str, Sequence[RunData]]) -> list[Chart]:
         return [Pane(curves=make_lines(points.items()), unit="accuracy", low=0.0, high=1.02)]
 
     def points(rounds: Sequence[RoundRecord], over_rounds: bool) -> list[Point]:
-        places = [(float(each.round) if over_rounds else each.end_seconds, each.accuracy) for each in rounds]
-        return thin(places)
+        return thin([(float(each.round) if over_rounds else each.end_seconds, each.accuracy) for each in rounds])
 
     told = f"Accuracy on held-out records at the end: {ends}."
     return [

@@ -143,12 +143,10 @@ def judge(first: Sequence[float], second: Sequence[float]) -> str:
 
     Where one group is a single run, it is taken to vary as the other does.
     """
-    difference = statistics.fmean(second) - statistics.fmean(first)
-    if difference == 0:
+    if (difference := statistics.fmean(second) - statistics.fmean(first)) == 0:
         return NO_DIFFERENCE
     spread = [statistics.variance(each) if len(each) > 1 else None for each in (first, second)]
-    known = [each for each in spread if each is not None]
-    if not known:
+    if not (known := [each for each in spread if each is not None]):
         return SPREAD_UNKNOWN
     counts = [len(first), len(second)]
     shares = [(known[0] if own is None else own) / count for own, count in zip(spread, counts, strict=True)]

@@ -74,8 +74,6 @@ class RunList(msgspec.Struct, frozen=True):
 
 def list_directories(folder: Path) -> list[Path]:
     """Return the run directories in `folder`, the oldest first."""
-    if not folder.is_dir():
-        return []
     return sorted(path.parent for path in folder.glob(f"*/{RECORDS_FILE}"))
 
 

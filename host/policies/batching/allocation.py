@@ -83,8 +83,7 @@ class Allocator:
             caps: (devices,) largest batches.
             most_records: of a step; None for no bound.
         """
-        curves = self._groups(slowdowns, caps)
-        if not curves:
+        if not (curves := self._groups(slowdowns, caps)):
             return 0.0
         # Done by T: every point of a curve up to T stands for one record of each of its devices, and more computing.
         points = np.concatenate([curve for curve, *_ in curves])

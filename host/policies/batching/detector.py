@@ -174,9 +174,8 @@ class Detector:
     def load_state(self, state: Mapping[str, Sequence[float | None]]) -> None:
         """Take what `state` returned."""
         for name, array in self._arrays().items():
-            if name not in state:  # of the release before
-                continue
-            array[...] = np.array(state[name], dtype=np.float64).reshape(array.shape).astype(array.dtype)
+            if name in state:  # else it is of the release before
+                array[...] = np.array(state[name], dtype=np.float64).reshape(array.shape).astype(array.dtype)
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         own = {

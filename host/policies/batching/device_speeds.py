@@ -159,8 +159,7 @@ def _device_class(
     profile, table = get_profile(device.profile), costs.table
     largest = sync.tuning.largest_batch or LARGEST_BATCH
     memory = replace(device_memory(config, device, profile, table, shard_bytes), front=costs.front)
-    micro_batch = memory.largest_batch(min(largest, sync.micro_batch or largest))
-    if micro_batch == 0:
+    if (micro_batch := memory.largest_batch(min(largest, sync.micro_batch or largest))) == 0:
         raise ConfigurationError(
             f"{device.name}: one record of {table.model} at {table.key.shape_text} needs "
             f"{format_bytes(memory.needed_bytes(1))} of memory, this {device.profile} has "

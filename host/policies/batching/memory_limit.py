@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from csd_emu.config.array_file import ArrayConfig, Device
@@ -37,14 +38,7 @@ class Memory:
 
     def largest_batch(self, most: int) -> int:
         """Return the largest batch up to `most` that fits, 0 if none does."""
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.needed_bytes(middle) <= self.available_bytes:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_right(range(1, most + 1), self.available_bytes, key=self.needed_bytes)
 
 
 def available_bytes(config: ArrayConfig, device: Device, profile: Profile, shard_bytes: int) -> int:

@@ -17,8 +17,7 @@ def limit(batches: Batches, most_records: int) -> Batches:
 
     Who has a record keeps one, if there is room for so many.
     """
-    total = int(batches.sum())
-    if total <= most_records:
+    if (total := int(batches.sum())) <= most_records:
         return batches
     kept = (batches > 0).astype(np.int64)
     if (spare := most_records - int(kept.sum())) < 0:
@@ -85,8 +84,7 @@ class LimitedTuner:
         self._tuner.load_state(state)
 
     def _limited(self, retune: Retune) -> Retune:
-        given = limit(retune.batches, self._most)
-        if given is retune.batches:
+        if (given := limit(retune.batches, self._most)) is retune.batches:
             return retune
         if retune.batches.tolist() != self._told:  # once, however often it is asked for
             self._told = retune.batches.tolist()

@@ -153,8 +153,7 @@ def plan_shards(
     records, total = int(p.sum()) + public_size, int(b.sum())
     if records == 0:
         raise ConfigurationError("there is no record to train on; add data")
-    overflowing = tuple(int(number) for number in np.flatnonzero(p * total > records * b))
-    if not overflowing:
+    if not (overflowing := tuple(int(number) for number in np.flatnonzero(p * total > records * b))):
         return ShardPlan(-(-records // total), p, p, apportion(records, b) - p, 0, (), "")
     if overflow == "repeat":
         return _repeat(b, p, public_size, overflowing)

@@ -35,7 +35,4 @@ class Notices:
             tell()
 
     def _tell(self, tell: Callable[[], None]) -> None:
-        if self._untold is None:
-            tell()
-        else:
-            self._untold.append(tell)
+        tell() if self._untold is None else self._untold.append(tell)

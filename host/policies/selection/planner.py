@@ -183,8 +183,7 @@ class Planner:
         weight = preference.time + preference.power + preference.energy
         gains = self._again.share * ranking.gains(rows)
         worthiest = (find_worthiest(gains, np.where(each, costs, np.inf), weight) for each in (new, True))
-        kept = next((each for each in worthiest if each is not None), None)
-        if kept is None:
+        if (kept := next((each for each in worthiest if each is not None), None)) is None:
             return None
         hopeful = "it would be better, and may keep to the constraints after all"
         return self._trial(ranking, int(rows[kept]), "it may be the best" if ranking.feasible[rows[kept]] else hopeful)
@@ -207,15 +206,14 @@ class Planner:
         self._observations.add(trial, seen)
         self._attempts += 1
         self._ranking = None
-        if not seen:
-            return
-        returned = {node for each in seen for node in each.compute_seconds}
-        batches = {
-            node: batch
-            for kind, count, batch in zip(self.cluster.kinds, trial.configuration, trial.batches, strict=True)
-            for node in sorted(kind.nodes, key=lambda node: node not in returned)[:count]
-        }
-        self._history.append((batches, TrialResult(trial, tuple(seen))))
+        if seen:
+            returned = {node for each in seen for node in each.compute_seconds}
+            batches = {
+                node: batch
+                for kind, count, batch in zip(self.cluster.kinds, trial.configuration, trial.batches, strict=True)
+                for node in sorted(kind.nodes, key=lambda node: node not in returned)[:count]
+            }
+            self._history.append((batches, TrialResult(trial, tuple(seen))))
 
     def lose(self, node: str) -> None:
         """Note that a node failed: it takes part in nothing any more.

@@ -68,16 +68,18 @@ def explain(
         f"{run} of {len(ranking.points)} configurations were run, {steps_run} steps in all; "
         f"with a probability of {sure:.0%} no other one is better by more than {TIE:.0%}."
     )
-    if (chance := float(ranking.chances(np.array([best]))[0])) < 1:
-        sentences.append(f"It keeps to the constraints with a probability of {chance:.0%}.")
-    if lost:
-        sentences.append(f"{', '.join(lost)} failed and {'takes' if len(lost) == 1 else 'take'} part in nothing.")
-    sentences += [
-        f"{node} failed and was to be included: this plan is without it; mend it and plan again to include it."
-        for node in lost
-        if node in ranking.rules.constraints.include
-    ]
-    return tuple(sentences)
+    chance = float(ranking.chances(np.array([best]))[0])
+    more = {
+        f"It keeps to the constraints with a probability of {chance:.0%}.": chance < 1,
+        f"{', '.join(lost)} failed and {'takes' if len(lost) == 1 else 'take'} part in nothing.": lost,
+        **{
+            f"{node} failed and was to be included: this plan is without it; mend it and plan again to include it.": (
+                node in ranking.rules.constraints.include
+            )
+            for node in lost
+        },
+    }
+    return (*sentences, *(sentence for sentence, holds in more.items() if holds))
 
 
 def _others(ranking: Ranking) -> Iterator[tuple[str, int | None]]:

@@ -79,16 +79,18 @@ class SelectionRules:
         Raises:
             ConfigurationError: a number is out of its bounds.
         """
-        if self.steps < 0 or not 0 <= self.most_share <= 1:
-            raise ConfigurationError(
-                f"planner: {self.steps} steps and a share of {self.most_share}; steps, shares >= 0"
-            )
-        if self.window < 1 or self.steps % self.window:
-            raise ConfigurationError(f"planner: {self.steps} steps in windows of {self.window}; use a multiple of it")
-        if not 0 < self.confidence < 1:
-            raise ConfigurationError(f"planner: a confidence of {self.confidence} is not between 0 and 1")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ConfigurationError(f"planner: a batch of {self.batch_size} is less than 1")
+        for message, broken in {
+            f"{self.steps} steps and a share of {self.most_share}; steps, shares >= 0": (
+                self.steps < 0 or not 0 <= self.most_share <= 1
+            ),
+            f"{self.steps} steps in windows of {self.window}; use a multiple of it": (
+                self.window < 1 or self.steps % self.window
+            ),
+            f"a confidence of {self.confidence} is not between 0 and 1": not 0 < self.confidence < 1,
+            f"a batch of {self.batch_size} is less than 1": self.batch_size is not None and self.batch_size < 1,
+        }.items():
+            if broken:
+                raise ConfigurationError(f"planner: {message}")
 
 
 def score_weights(rules: SelectionRules) -> tuple[float, float]:

@@ -120,8 +120,7 @@ class Trials:
     def watch(self, cost: StepCost) -> None:
         """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
         cold, self._cold = self._cold, self._cold - cost.compute_seconds.keys()
-        trying = self._trying
-        if trying is None:
+        if (trying := self._trying) is None:
             return
         if failed := [node for node in trying.wanted if node in cost.missing]:
             self.lose(failed, "failed in pre-training")
@@ -133,8 +132,7 @@ class Trials:
 
     def is_odd(self) -> bool:
         """Whether the trial under way does not get the steps that it asks for; people are told."""
-        trying = self._trying
-        if trying is None or trying.odd <= _MOST_ODD + 2 * trying.trial.steps:
+        if (trying := self._trying) is None or trying.odd <= _MOST_ODD + 2 * trying.trial.steps:
             return False
         self._note(
             f"pre-training of {self._name(trying.trial)}: {trying.odd} steps had other batches than it asked for (an "
@@ -173,9 +171,7 @@ class Trials:
         """Have these take part in nothing any more; a trial that one of them was part of ends."""
         if self._trying is not None and not self._trying.wanted.keys().isdisjoint(nodes):
             self.end()
-        for node in nodes:
-            if node in self.lost:
-                continue
+        for node in (each for each in nodes if each not in self.lost):
             self.lost.append(node)
             self._note(f"{node} {why}: it is in no plan any more")
             self._record(Lost(node))

@@ -70,8 +70,7 @@ def decide(situation: SplitProblem, *, heavy: float = 0.0) -> CutDecision:
         ConfigurationError: no cut fits into the memory that there is.
     """
     table = CutTable(situation, heavy)
-    fitting = [cut for cut in range(1, table.unmoved + 1) if not table.refused[cut]]
-    if not fitting:
+    if not (fitting := [cut for cut in range(1, table.unmoved + 1) if not table.refused[cut]]):
         raise ConfigurationError(_nothing_fits(table))
     allowed = table.allow(fitting)
     seconds = table.search(allowed)

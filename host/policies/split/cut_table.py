@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -92,25 +93,24 @@ class CutTable:
         return None if cut == self.unmoved else self.situation.layers[cut].name
 
     def _notes(self, chosen: int, seconds: Mapping[int, float]) -> list[str]:
-        notes = []
         fastest = min(seconds, key=lambda cut: (seconds[cut], -cut))
-        if fastest not in (chosen, self.unmoved) and seconds[chosen] > (1 + MARGIN) * seconds[fastest]:
-            notes.append(
-                f"a cut before {self.layer(fastest)} would take {seconds[fastest]:.4g} s a step, with "
-                f"{self.amounts.moved_compute[fastest]:.0%} of the computing on the host; placement: auto makes it"
-            )
-        if chosen != self.unmoved:
-            notes.append(
-                f"{self.amounts.moved_compute[chosen]:.0%} of the computing moves to the host, with "
-                f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes; sync.max_host_share bounds the first"
-            )
-            notes.append("activations and labels of every record leave the drives (csd-emu docs placement)")
         reasons = [*(drive.layer_reason for drive in self.situation.drives), self.situation.host.layer_reason]
-        for reason in dict.fromkeys(filter(None, reasons)):
-            notes.append(
-                f"seconds are shared out over the layers by arithmetic (FLOPs), which can be far off: {reason}"
-            )
-        return notes
+        notes = {
+            f"a cut before {self.layer(fastest)} would take {seconds[fastest]:.4g} s a step, with "
+            f"{self.amounts.moved_compute[fastest]:.0%} of the computing on the host; placement: auto makes it": (
+                fastest not in (chosen, self.unmoved) and seconds[chosen] > (1 + MARGIN) * seconds[fastest]
+            ),
+            f"{self.amounts.moved_compute[chosen]:.0%} of the computing moves to the host, with "
+            f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes; sync.max_host_share bounds the first": (
+                chosen != self.unmoved
+            ),
+            "activations and labels of every record leave the drives (csd-emu docs placement)": chosen != self.unmoved,
+            **{
+                f"seconds are shared out over the layers by arithmetic (FLOPs), which can be far off: {reason}": reason
+                for reason in reasons
+            },
+        }
+        return [note for note, holds in notes.items() if holds]
 
     def _seconds(self, cut: int) -> float:
         situation = self.situation
@@ -147,34 +147,28 @@ class CutTable:
     def rows(self, seconds: Mapping[int, float]) -> tuple[CutRow, ...]:
         """Return all cuts, from the latest to the earliest, with these seconds of steps."""
         amounts = self.amounts
-        columns = [
-            np.nan_to_num(amounts.compute_seconds.max(axis=0)),
-            amounts.host_seconds,
-            np.nan_to_num(amounts.traffic_bytes),
-            amounts.moved_parameters,
-            amounts.moved_compute,
-            amounts.drive_memory_bytes.max(axis=0),
-            amounts.host_memory_bytes,
-            self._lowest,
+        columns = {
+            "drive_seconds": np.nan_to_num(amounts.compute_seconds.max(axis=0)),
+            "host_seconds": amounts.host_seconds,
+            "traffic_bytes": np.nan_to_num(amounts.traffic_bytes),
+            "moved_parameters": amounts.moved_parameters,
+            "moved_compute": amounts.moved_compute,
+            "drive_memory_bytes": amounts.drive_memory_bytes.max(axis=0),
+            "host_memory_bytes": amounts.host_memory_bytes,
+        }
+        numbers: list[dict[str, Any]] = [
+            dict(zip(columns, row, strict=True)) for row in np.array([*columns.values()]).T.tolist()
         ]
-        numbers = np.array(columns).T.tolist()
-        return tuple(self._row(cut, seconds, *numbers[cut]) for cut in range(self.unmoved, 0, -1))
-
-    def _row(self, cut: int, seconds: Mapping[int, float], *numbers: float) -> CutRow:
-        compute, host, traffic, parameters, moved, drive_memory, host_memory, lowest = numbers
-        return CutRow(
-            layer=self.layer(cut),
-            drive_layers=cut,
-            step_seconds=seconds.get(cut),
-            at_least_seconds=None if self.refused[cut] else lowest,
-            drive_seconds=compute,
-            host_seconds=host,
-            traffic_bytes=traffic,
-            moved_parameters=parameters,
-            moved_compute=moved,
-            drive_memory_bytes=drive_memory,
-            host_memory_bytes=host_memory,
-            heavy=bool(self.heavy[cut]),
-            relieves=cut in self.relieving,
-            refused=self.refused[cut],
+        return tuple(
+            CutRow(
+                layer=self.layer(cut),
+                drive_layers=cut,
+                step_seconds=seconds.get(cut),
+                at_least_seconds=None if self.refused[cut] else float(self._lowest[cut]),
+                heavy=bool(self.heavy[cut]),
+                relieves=cut in self.relieving,
+                refused=self.refused[cut],
+                **numbers[cut],
+            )
+            for cut in range(self.unmoved, 0, -1)
         )

@@ -250,8 +250,7 @@ class AutoByte:
     def _predict(self, conditions: Conditions, settings: Sequence[TransferSettings]) -> Floats:
         """Return (settings,) predicted logs; the mean of both, where it is in doubt what slices cost."""
         each = [conditions] if conditions.doubt is None else [conditions, conditions.doubt]
-        mean: Floats = np.mean([self._predictor.log_seconds(one, settings) for one in each], axis=0)
-        return mean
+        return np.asarray(np.mean([self._predictor.log_seconds(one, settings) for one in each], axis=0))
 
     def _believe(
         self, state: _State, settings: Sequence[TransferSettings], levels: Mapping[TransferSettings, float]

@@ -64,17 +64,18 @@ class SearchRules:
         Raises:
             ConfigurationError: there is nothing to search or to measure, or the host could not announce in time.
         """
-        if not 1 <= self.around <= min(self.points, len(FIRST_OCTAVES)):
-            raise ConfigurationError(
-                f"{self.around} of {self.points} points of a search are to lie around the first; give 1 to "
-                f"{len(FIRST_OCTAVES)}, and no more than all of them"
-            )
-        if self.steps < 1 or self.settle < 0:
-            raise ConfigurationError("a point of a search is measured for at least one step, after 0 or more")
-        if self.ahead < LEAST_AHEAD_STEPS:
-            raise ConfigurationError(
-                f"points of a search are announced {self.ahead} steps ahead; give {LEAST_AHEAD_STEPS} at least"
-            )
+        for message, broken in {
+            f"{self.around} of {self.points} points of a search are to lie around the first; give 1 to "
+            f"{len(FIRST_OCTAVES)}, and no more than all of them": (
+                not 1 <= self.around <= min(self.points, len(FIRST_OCTAVES))
+            ),
+            "a point of a search is measured for at least one step, after 0 or more": self.steps < 1 or self.settle < 0,
+            f"points of a search are announced {self.ahead} steps ahead; give {LEAST_AHEAD_STEPS} at least": (
+                self.ahead < LEAST_AHEAD_STEPS
+            ),
+        }.items():
+            if broken:
+                raise ConfigurationError(message)
 
 
 @dataclass

@@ -36,8 +36,7 @@ class Posterior:
         below = (least - self.means) / self.deviations
         density = np.exp(-0.5 * below**2) / math.sqrt(2 * math.pi)
         share = np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in below])
-        improvement: Floats = self.deviations * (below * share + density)
-        return improvement
+        return np.asarray(self.deviations * (below * share + density))
 
 
 def infer(points: Floats, values: Floats, places: Floats) -> Posterior:
@@ -91,5 +90,4 @@ def _condition(
 def _matern(some: Floats, others: Floats, length: float) -> Floats:
     """Return (some, others) correlations."""
     far = math.sqrt(5) / length * np.linalg.norm(some[:, None] - others[None], axis=-1)
-    correlations: Floats = (1 + far + far**2 / 3) * np.exp(-far)
-    return correlations
+    return np.asarray((1 + far + far**2 / 3) * np.exp(-far))

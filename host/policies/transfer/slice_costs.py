@@ -62,8 +62,7 @@ class LinkFit:
         """Return the seconds if a slice costs a standard deviation more, and its bytes less; most of these stay."""
         more = self.covariance[0] / math.sqrt(self.covariance[0, 0])
         less = MOST_DOUBT * self.seconds[1] / max(_TINY, -float(more[1]))
-        doubted: Floats = np.maximum(0.0, self.seconds + min(1.0, less) * more)
-        return doubted
+        return np.asarray(np.maximum(0.0, self.seconds + min(1.0, less) * more))
 
     def observe(self, table: SliceTable) -> None:
         """Take a step's slices, at least one."""

@@ -87,9 +87,9 @@ class FixedSending:
 
     learns = False
 
-    def __init__(self, sending: TransferSettings) -> None:
+    def __init__(self, first: TransferSettings) -> None:
         """Keep the setting."""
-        self._sending = sending
+        self._sending = first
 
     def sending(self, step: int) -> TransferSettings:
         """Return the setting."""
@@ -119,11 +119,7 @@ class WholeTensors(FixedSending):
 
 @TRANSFER_TUNER.register("priority", "Slices, those first that the next forward pass needs first.")
 class FixedSlices(FixedSending):
-    """Slices of one size, with one credit."""
-
-    def __init__(self, first: TransferSettings) -> None:
-        """Keep the slice size and the credit of `first`."""
-        super().__init__(first)
+    """Slices of one size, with one credit: those of the first setting."""
 
 
 def check_seen(seen: StepSeen) -> None:

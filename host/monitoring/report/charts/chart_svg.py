@@ -199,8 +199,7 @@ def _paint_curve(axes: Axes, curve: Curve, base: Values, marker: str, colours: M
     if curve.fill == "stacked":
         style: Style = {"hatch": _HATCHES[curve.pattern], "edgecolor": colours["surface"], "linewidth": 0.0}
         axes.fill_between(x, base, base + y, step=step, facecolor=colour, label=label, **style)
-        stacked: Values = base + y
-        return stacked
+        return np.asarray(base + y)
     if curve.fill == "band":
         low = np.array(curve.low, dtype=float)
         axes.fill_between(x, low, y, step=step, color=colour, alpha=0.3, linewidth=0, label=label)
@@ -221,10 +220,10 @@ def _paint_curve(axes: Axes, curve: Curve, base: Values, marker: str, colours: M
 def _paint_mark(axes: Axes, mark: Mark, tag: Mapping[str, Any], colours: Mapping[str, str]) -> None:
     if mark.end > mark.begin:
         axes.axvspan(mark.begin, mark.end, color=colours["muted"], alpha=0.16, linewidth=0, **tag)
-        return
-    axes.axvline(mark.begin, color=colours["muted"], linewidth=0.9, linestyle=":")
-    top: Style = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-    axes.plot([mark.begin], [1.0], "v", markersize=7, color=colours["ink"], **top, **tag)
+    else:
+        axes.axvline(mark.begin, color=colours["muted"], linewidth=0.9, linestyle=":")
+        top: Style = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot([mark.begin], [1.0], "v", markersize=7, color=colours["ink"], **top, **tag)
 
 
 def _paint_key(figure: Figure, grid: Iterable[Axes], columns: int, keys: Iterable[Patch] = ()) -> None:

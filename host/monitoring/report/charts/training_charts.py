@@ -176,7 +176,6 @@ def _over_rounds(rounds: Sequence[RoundRecord], values: Sequence[float | None]) 
 def _origin(rounds: Sequence[RoundRecord]) -> str:
     """Return where the watts come from."""
     modelled = "modelled from the profiles' watts, not measured"
-    metered = sorted({part.device for record in rounds for part in record.devices if part.metered is not None})
-    if metered:
+    if metered := sorted({part.device for record in rounds for part in record.devices if part.metered is not None}):
         return f"What {', '.join(metered)} drew at work (measured) was read from their own sensors, all else {modelled}"
     return modelled.capitalize()

@@ -73,11 +73,10 @@ class _Row:
         self.whole, self.nodes = len(every if few else whole), {}
         disturbed = find_spikes({number: output[0] for number, output in whole.items()})
         for node, each in ratios.items():
-            if not (own := {number: ratio for number, ratio in each.items() if ratio <= limits[node]}):
-                continue
-            spikes = find_spikes(own)
-            disturbed |= spikes
-            self.nodes[node] = NodeSteps.of([ratio for number, ratio in own.items() if number not in spikes])
+            if own := {number: ratio for number, ratio in each.items() if ratio <= limits[node]}:
+                spikes = find_spikes(own)
+                disturbed |= spikes
+                self.nodes[node] = NodeSteps.of([ratio for number, ratio in own.items() if number not in spikes])
         calm = [output for number, output in whole.items() if number not in disturbed]
         self.outputs = calm or list(whole.values())
         left = every.keys() - (whole.keys() - disturbed)
@@ -119,15 +118,14 @@ class Observations:
         """
         for each in seen:
             self._check(each, trial)
-        if not seen:
-            return
-        row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
-        for each in seen:
-            ratios = {node: self._log_ratio(node, seconds, trial) for node, seconds in each.compute_seconds.items()}
-            whole = whole_steps and len(each.compute_seconds) == sum(trial.configuration)
-            output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
-            row.steps.append((ratios, output if whole else None))
-        self._settle()
+        if seen:
+            row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
+            for each in seen:
+                ratios = {node: self._log_ratio(node, seconds, trial) for node, seconds in each.compute_seconds.items()}
+                whole = whole_steps and len(each.compute_seconds) == sum(trial.configuration)
+                output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
+                row.steps.append((ratios, output if whole else None))
+            self._settle()
 
     def note(self, node: str, steps: Sequence[tuple[int, float]]) -> None:
         """Take (records, seconds) of what a node did beside trials, but for steps larger than its table has."""

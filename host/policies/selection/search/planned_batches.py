@@ -127,8 +127,7 @@ def check_batch(tables: Sequence[SpeedTable], batch_size: int | None) -> None:
 
 def subset_numbers(counts: Counts) -> Counts:
     """Return (rows,) the number of each configuration's subset of kinds."""
-    bits: Counts = 1 << np.arange(counts.shape[1])
-    return np.asarray((counts > 0) @ bits)
+    return np.asarray((counts > 0) @ (1 << np.arange(counts.shape[1])))
 
 
 def knees(tables: Sequence[SpeedTable], rules: SelectionRules) -> Floats:

@@ -194,8 +194,7 @@ class Ranking:
 
     def chances(self, rows: Counts) -> Floats:
         """Return (rows,) the probability that a configuration keeps to the constraints: of each, the least."""
-        limits = self.limits
-        if not limits:
+        if not (limits := self.limits):
             return np.ones(len(rows))
         errors = self._deviations(rows, _QUANTITIES[[limit.quantity for limit in limits]])
         room = np.log([limit.most / limit.values[rows] for limit in limits])
