@@ -25,7 +25,6 @@ from host.core.interrupts import INTERRUPTS
 from host.core.learning.judgement import Judgement
 from host.policies.aggregation import Contribution, DriveHistory, FirstRound, UserStrategy
 
-pytest.importorskip("flwr")
 DRIVES = ("csd-00", "csd-01", "csd-02")
 WEIGHTS = {"w": np.array([1.0, 2.0], np.float32), "n": np.array(3, np.int64)}
 BEGIN = """
