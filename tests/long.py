@@ -82,7 +82,7 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/policies/selection/": ("test_planned_run", "test_vm_planner"),
     "host/policies/metrics/": ("test_own_task", "test_native_run"),
     "host/policies/schedules/": ("test_own_optimizer", "test_native_run"),
-    "firmware_agent/common/clients/": ("test_own_client", "test_vm_examples"),
+    "firmware_agent/common/clients/": ("test_own_client", "test_vm_examples", "test_vm_packages"),
     "firmware_agent/common/optimisers/": ("test_own_optimizer",),
     "host/training/rounds/": ("test_own_client", "test_native_run"),
     "host/core/readers/": ("test_own_data",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from ipaddress import IPv4Address
@@ -26,6 +27,9 @@ SAMPLED: Final = "sampled"
 UNKNOWN_PROFILE = "newport"
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = 2**30, 2**34
 _MEBIBYTE = 2**20
+_VERSION = r"\s*(~=|===?|!=|<=?|>=?)\s*[\w.*+!-]+\s*"
+# A name, extras, versions, as pip reads them; neither an address nor an option of pip's.
+_PACKAGE = re.compile(rf"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?\s*(\[[\w.,\s-]*\])?({_VERSION}(,{_VERSION})*)?", re.ASCII)
 # With the prefixes of firmware_agent.common.handover a name must fit an NVMe serial number of 20 characters.
 DeviceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,12}[a-z0-9]$")]
 
@@ -122,6 +126,22 @@ class HostSection(Config):
         return value
 
 
+def _check_package(text: str) -> str:
+    if not _PACKAGE.fullmatch(text):
+        raise ValueError(f"{text!r} is no package with or without versions, such as einops==0.8.1 or einops>=0.8,<1")
+    return text
+
+
+class ImageSection(Config):
+    """What the image of the array's virtual machines has beside torch, NumPy and what the agent needs.
+
+    Attributes:
+        packages: Python packages, in pip's form; native drives need them in the Python that runs csd-emu.
+    """
+
+    packages: list[Annotated[str, AfterValidator(_check_package)]] = Field(default=[], max_length=64)
+
+
 class LinkSection(Config):
     """The link between host and drives; what is null comes from the host's profile.
 
@@ -181,6 +201,7 @@ class ArrayConfig(Config):
         samplers: how many virtual machines count steps (sampled); each has `memory`.
         core_model: what a reference core's nanosecond stands for: ``instructions``, one each, or ``cycles`` of a
             Cortex-A53 as its model counted them in calibration.
+        image: what virtual machines have beside what all have.
         host: what the host is and where it listens.
         link: between host and drives.
         devices: groups of drives.
@@ -200,6 +221,7 @@ class ArrayConfig(Config):
     calibrate: Literal["never", "auto"] = "never"
     samplers: int = Field(default=1, ge=1, le=MAX_COUNTERS)
     core_model: CoreModel = "instructions"
+    image: ImageSection = ImageSection()
     host: HostSection = HostSection()
     link: LinkSection = LinkSection()
     devices: list[DeviceGroup] = Field(min_length=1)
@@ -228,6 +250,8 @@ class ArrayConfig(Config):
             "engine: remote needs inventory: the file that says which drives there are": (
                 REMOTE in self.engines and self.inventory is None
             ),
+            "image.packages: real drives have the packages that csd-emu deploy put there; leave it out, and install "
+            "what your code imports in the drives": REMOTE in self.engines and bool(self.image.packages),
             "inventory: is for engine: remote, and no device has it; leave it out": (
                 REMOTE not in self.engines and self.inventory is not None
             ),

@@ -69,7 +69,9 @@ class ImageRecipe:
 
     def layer_hash(self) -> str:
         """Return the hash of all that the disk depends on: everything but the agent."""
-        return tree_hash(self.folder, f"builder {BUILDER_VERSION}")
+        lock = self.wheels.lock_file
+        more = "" if lock.parent == self.folder else lock.read_text(encoding="utf-8")
+        return tree_hash(self.folder, f"builder {BUILDER_VERSION}{more}")
 
     def image_hash(self, agent: Path) -> str:
         """Return the hash of an image with the agent in folder `agent`."""

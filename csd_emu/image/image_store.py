@@ -7,19 +7,23 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import firmware_agent
 from csd_emu.image.boot_check import Bootable, check_boot
+from csd_emu.image.extra_packages import lock_packages
 from csd_emu.image.image_archive import read_manifest, unpack_archive, write_archive
 from csd_emu.image.image_recipe import (
     Image,
     ImageInfo,
+    ImageRecipe,
     describe_files,
     image_folder,
     load_recipe,
@@ -30,6 +34,7 @@ from csd_emu.image.image_recipe import (
 from csd_emu.image.initramfs import KeyPair, agent_entries, boot_entries, check_entries, key_entries, write_initramfs
 from csd_emu.image.layer import DISK, KERNEL, LayerBuilder, Stages, check_space
 from csd_emu.image.runner import Runner
+from csd_emu.image.wheels import LOCAL_WHEELS
 from csd_emu.util.file_locks import try_lock
 from csd_emu.util.progress import Progress
 from firmware_agent.common.atomic_files import make_folder, replace_file
@@ -39,8 +44,6 @@ _LOCK_POLL_SECONDS = 0.2
 _IMAGE_BYTES = 50_000_000
 _LAYERS = ".layers"
 _PARTIAL = ".build-"
-# Folders whose wheels are used before any package index is asked.
-_WHEELS = (Path("wheels"),)
 
 
 class ImageStore:
@@ -55,6 +58,7 @@ class ImageStore:
         cancelled: threading.Event | None = None,
         builder: LayerBuilder | None = None,
         boot: Callable[[Bootable, threading.Event], dict[str, Any]] = check_boot,
+        packages: Sequence[str] = (),
     ) -> None:
         """Keep images in `folder`, which is made when it is needed.
 
@@ -65,15 +69,23 @@ class ImageStore:
             cancelled: when set, from any thread, a build ends with `ImageError` and leaves nothing half-made.
             builder: makes layers; by default a `LayerBuilder` of the recipe.
             boot: checks an image by booting it and returns its report, or raises `ImageError`.
+            packages: Python packages that images have beside the recipe's; found when an image is first asked for.
         """
         self._folder = folder.absolute()
-        self._recipe = load_recipe(image_folder())
         self._agent = agent or Path(firmware_agent.__file__).parent
         self._cancelled = cancelled or threading.Event()
         self._runner = Runner(self._cancelled)
-        downloads = downloads or self._folder.parent / "downloads"
-        self._builder = builder or LayerBuilder(self._recipe, downloads.absolute(), _WHEELS, self._runner)
-        self._boot = boot
+        self._downloads = (downloads or self._folder.parent / "downloads").absolute()
+        self._given, self._boot, self._packages = builder, boot, packages
+
+    @cached_property
+    def _recipe(self) -> ImageRecipe:
+        recipe = load_recipe(image_folder())
+        return replace(recipe, wheels=lock_packages(recipe.wheels, self._packages, self._downloads))
+
+    @cached_property
+    def _builder(self) -> LayerBuilder:
+        return self._given or LayerBuilder(self._recipe, self._downloads, (LOCAL_WHEELS,), self._runner)
 
     def ensure(self, progress: Progress, *, rebuild: bool = False, refresh: bool = False) -> Image:
         """Return the image of this recipe and agent; make it if it is not there.

@@ -22,6 +22,8 @@ _DOWNLOADS_AT_ONCE = 4
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _COPY_BYTES = 1 << 20
 _PARTIAL = ".partial-"
+# Whose wheels are used before any package index is asked.
+LOCAL_WHEELS = Path("wheels")
 _REMEDY = "check the network and pip's index, or put the wheel into a folder named wheels"
 
 
@@ -33,9 +35,19 @@ class Requirement:
     sha256: tuple[str, ...]
 
     @property
+    def name(self) -> str:
+        """The package's name, as package indexes compare names."""
+        return plain_name(self.pin.partition("==")[0])
+
+    @property
     def text(self) -> str:
         """The line of a requirements file."""
         return " ".join([self.pin, *(f"--hash=sha256:{digest}" for digest in self.sha256)]) + "\n"
+
+
+def plain_name(name: str) -> str:
+    """Return the form of a package's name that is the same however it is written."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_lock(path: Path) -> list[Requirement]:
@@ -64,6 +76,20 @@ class LockedWheels:
     python: str
     platforms: tuple[str, ...]
 
+    @property
+    def options(self) -> list[str]:
+        """What pip is told of the drive."""
+        platforms = [word for tag in self.platforms for word in ("--platform", tag)]
+        python = self.python.replace(".", "")
+        return ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
+
+
+def check_pip() -> None:
+    """Raise `EnvironmentUnfit` if this Python has no pip."""
+    pip = [sys.executable, "-m", "pip", "--version"]
+    if subprocess.run(pip, capture_output=True, check=False).returncode:
+        raise EnvironmentUnfit(f"{sys.executable}: has no pip to download the drive's packages; run ensurepip for it")
+
 
 class WheelCache:
     """Wheels kept in a folder, one file per locked package."""
@@ -85,11 +111,8 @@ class WheelCache:
             shutil.rmtree(leftover, ignore_errors=True)
         found = self._known({digest for requirement in requirements for digest in requirement.sha256})
         missing = [requirement for requirement in requirements if not found.keys() & set(requirement.sha256)]
-        pip = [sys.executable, "-m", "pip", "--version"]
-        if missing and subprocess.run(pip, capture_output=True, check=False).returncode:
-            raise EnvironmentUnfit(
-                f"{sys.executable}: has no pip to download the drive's packages; run ensurepip for it"
-            )
+        if missing:
+            check_pip()
         with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
             for done, wheel in enumerate(pool.map(self._download, missing), 1):
                 found[file_sha256(wheel)] = wheel
@@ -114,12 +137,9 @@ class WheelCache:
             return wheel.replace(self._folder / wheel.name)
 
     def _pip(self, lock: Path, target: Path) -> list[str | Path]:
-        platforms = [word for tag in self._wanted.platforms for word in ("--platform", tag)]
         return [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-            *("--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation", "cp"),
-            *("--python-version", self._wanted.python.replace(".", ""), *platforms),
-            *("--dest", target, "--requirement", lock),
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
+            *("--require-hashes", *self._wanted.options, "--dest", target, "--requirement", lock),
         ]
 
 

@@ -1,41 +1,61 @@
-"""Imports of the user's files that travel, against what a virtual machine's image has."""
+"""Imports of the user's files that travel, and the array's packages, against what drives have."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Mapping
 from importlib import metadata
 
-from csd_emu.config.array_file import QEMU, ArrayConfig
-from csd_emu.image.image_recipe import image_folder
-from csd_emu.image.wheels import read_lock
+from csd_emu.config.array_file import NATIVE, QEMU, ArrayConfig
+from csd_emu.image.extra_packages import image_distributions
+from csd_emu.image.wheels import plain_name
+from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.user_code.source_files import top_imports
 
 
 def check_imports(config: ArrayConfig, sources: Mapping[str, str | None]) -> None:
-    """Return if virtual machines have what files of the user's import when they are loaded.
+    """Return if drives have the array's packages, and virtual machines what the user's files import when loaded.
 
     Args:
         config: the array; real drives, and processes on this machine, have what is installed there.
         sources: name, as the job has it -> text of its file; None for what is in no file.
 
     Raises:
-        ConfigurationError: they lack a package that this machine has.
+        ConfigurationError: they lack a package that this machine has, or no image can have the array's packages.
+        EnvironmentUnfit: it cannot be found out which these are.
     """
-    if QEMU not in config.engines:
+    packages = config.image.packages
+    for package in packages if NATIVE in config.engines else ():
+        _check_here(package)
+    if QEMU not in config.engines and not config.sampled:
         return
-    locked = {requirement.pin.partition("==")[0] for requirement in read_lock(image_folder() / "requirements.lock")}
+    locked = image_distributions(packages, Paths.default().cache / "downloads")
     owners = metadata.packages_distributions()
     for name, source in sources.items():
         for module, line in top_imports(source or ""):
             if _lacks(owners.get(module, ()), locked) and module not in sys.stdlib_module_names:
                 raise ConfigurationError(
                     f"{name}: line {line} imports {module}, which drives of this array do not have: there are torch, "
-                    "NumPy and the standard library; import it where the host alone comes, or put what you need of it "
-                    "into a file beside yours"
+                    f"NumPy and the standard library; add image: {{packages: [{owners[module][0]}]}} to the array "
+                    "file, import it where the host alone comes, or put what you need of it into a file beside yours"
                 )
 
 
 def _lacks(owners: Collection[str], locked: Collection[str]) -> bool:
-    return bool(owners) and not any(owner.lower().replace("_", "-") in locked for owner in owners)
+    return bool(owners) and not any(plain_name(owner) in locked for owner in owners)
+
+
+def _check_here(package: str) -> None:
+    """Refuse a package of the array's that the Python of native drives, this one, does not have."""
+    name, exact = re.split(r"[^\w.-]", package)[0], re.search(r"==\s*([\w.+!-]+)$", package)
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found = ""
+    if not found or (exact is not None and exact[1] != found):
+        raise ConfigurationError(
+            f"image.packages: {package}: native drives have the packages of this Python, and there is "
+            f"{f'{name} {found}' if found else f'no {name}'}; pip install '{package}'"
+        )

@@ -72,6 +72,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         array.core_model
     )
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
+    if not array.image.packages:
+        del devices["image"]
     # As a checkpoint was written before there were these keys: such a run goes on as it would have.
     if array.core_model == ArrayConfig.model_fields["core_model"].default:
         del devices["core_model"]

@@ -21,8 +21,6 @@ def lines_of(name: str) -> int:
 
 @pytest.mark.parametrize("name", [*EXAMPLES, FLOWER])
 def test_an_example_is_short_and_learns(name: str, workshop: Workshop, csd_emu: Command) -> None:
-    if name == FLOWER:
-        pytest.importorskip("flwr")
     assert lines_of(name) <= MOST_LINES
     folder = Path(shutil.copytree(ROOT / "examples" / name, workshop.folder / name))
     done = csd_emu("run", folder / "job.yaml", "--array", folder / "array.yaml", "--runs", workshop.runs, "--json")

@@ -1,4 +1,4 @@
-"""Programs of Flower's on native drives, in both halves; where Flower is installed."""
+"""Programs of Flower's on native drives, in both halves."""
 
 import signal
 from collections.abc import Callable
@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.commands import Done, Workshop, wait_until
 
-pytest.importorskip("flwr")
 Command = Callable[..., Done]
 SERVER = """
 from flwr.app import ArrayRecord, ConfigRecord

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu.image.extra_packages import lock_packages
 from csd_emu.image.runner import Runner
 from csd_emu.image.wheels import LockedWheels, Requirement, WheelCache, read_lock, unpack_wheel
-from firmware_agent.common.errors import ImageError
+from firmware_agent.common.errors import ConfigurationError, ImageError
 
 DIGEST = "0" * 64
 
@@ -106,6 +107,47 @@ def test_a_package_without_version_or_hash_is_refused(tmp_path: Path, line: str)
     path.write_text(line)
     with pytest.raises(ImageError, match="exact version and a sha256 hash"):
         read_lock(path)
+
+
+def package(folder: Path, name: str, needs: Sequence[str] = (), tag: str = "py3-none-any") -> bytes:
+    """Write a wheel of version 1 that pip can read, and return its bytes."""
+    info = f"{name}-1.dist-info"
+    members = {
+        f"{name}.py": "",
+        f"{info}/METADATA": "\n".join(
+            ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1", *(f"Requires-Dist: {need}" for need in needs), ""]
+        ),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
+        f"{info}/RECORD": "",
+    }
+    path = folder / f"{name}-1-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in members.items():
+            archive.writestr(member, text)
+    return path.read_bytes()
+
+
+def test_pip_finds_what_the_drive_needs_and_not_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    for key, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONSTRAINT": ""}.items():
+        monkeypatch.setenv(key, value)
+    own = locked(tmp_path, {"base==1": package(index, "base")})
+    needs = [
+        'there; platform_machine == "aarch64" and python_version == "3.11"',
+        'here; platform_machine != "aarch64" or python_version != "3.11"',
+    ]
+    package(index, "wanted", ["base", *needs])
+    package(index, "there", tag="py3-none-manylinux_2_28_aarch64")
+    package(index, "newer", ["base>=2"])
+    package(index, "elsewhere", tag="py3-none-manylinux_2_28_x86_64")
+    found = lock_packages(own, ["wanted>=1"], tmp_path / "downloads")
+    assert [requirement.pin for requirement in read_lock(found.lock_file)] == ["base==1", "there==1", "wanted==1"]
+    cache = WheelCache(tmp_path / "cache", [], found, Runner())
+    assert len(cache.fetch()) == 3
+    for name, why in [("newer", r"base==1"), ("elsewhere", "a wheel of pure Python"), ("nobody", "correct the name")]:
+        with pytest.raises(ConfigurationError, match=f"image.packages: {name}: .*{why}"):
+            lock_packages(own, [name], tmp_path / "downloads")
 
 
 def wheel(path: Path, members: dict[str, bytes]) -> Path:

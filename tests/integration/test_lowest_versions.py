@@ -1,6 +1,5 @@
 """csd-emu beside other packages: it resolves on each Python, and runs with the lowest versions that it names."""
 
-import json
 import os
 import subprocess
 import sys
@@ -67,13 +66,3 @@ def test_the_lowest_versions_train_and_report(tmp_path: Path) -> None:
     subprocess.run([commands / "python", "script.py"], cwd=tmp_path, check=True, timeout=200)
     help_text = subprocess.run([commands / "csd-emu", "run", "--help"], capture_output=True, check=True)
     assert b"csd-emu docs training" in help_text.stdout
-
-
-def test_flowers_program_trains_on_drives_where_flower_is_installed(tmp_path: Path) -> None:
-    commands = environment_of(tmp_path / "flower", resolve(f"csd-emu[host,flower] @ {ROOT.as_uri()}"))
-    for words in (("example", "flower"), ("run", "flower/job.yaml", "--array", "flower/array.yaml", "--json")):
-        done = subprocess.run(
-            [commands / "csd-emu", *words], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["accuracy"] > 0.5

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from csd_lab.bench.drive.bench_drive import EXAMPLES
+from csd_lab.bench.drive.bench_drive import EXAMPLES, FLOWER
 from tests import ROOT
 from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import VmWorkshop
@@ -39,6 +39,6 @@ def test_scaffold_by_hand_is_counted(workshop: VmWorkshop) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted({*EXAMPLES} - {"scaffold"}))
+@pytest.mark.parametrize("name", sorted({*EXAMPLES, FLOWER} - {"scaffold"}))
 def test_an_example_trains(name: str, workshop: VmWorkshop) -> None:
     check(name, workshop)

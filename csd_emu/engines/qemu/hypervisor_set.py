@@ -49,7 +49,7 @@ class Sites(dict[str, Hypervisor]):
             watch_connections()  # before any connection is opened
         return cls(
             {
-                name: LocalSite(name, section, paths, memory, plugin)
+                name: LocalSite(name, section, paths, memory, plugin, config.image.packages)
                 if section.local
                 else RemoteSite(name, section, server_id(paths.state), memory)
                 for name, section in sections.items()

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import libvirt
@@ -46,8 +47,11 @@ class LocalSite(Hypervisor):
         paths: Paths,
         memory_bytes: int,
         plugin: CyclePlugin | None = None,
+        packages: Sequence[str] = (),
     ) -> None:
         """Find QEMU and libvirt; nothing is connected yet. Machines load `plugin`, which counts their cycles.
+
+        Their image has `packages` beside the recipe's.
 
         Raises:
             EnvironmentUnfit: something is missing. Where the session daemon runs already, QEMU may be: then it is said
@@ -61,7 +65,7 @@ class LocalSite(Hypervisor):
             if not self._daemon.answers:  # where one does, machines can be watched and ended without QEMU's programs
                 raise
         self._memory_bytes, self._plugin = memory_bytes, plugin
-        self._images, self._template_folder = ImageStore(paths.images), paths.templates
+        self._images, self._template_folder = ImageStore(paths.images, packages=packages), paths.templates
         self._folder = paths.state
         self._connection: libvirt.virConnect | None = None
         self._lock = threading.Lock()

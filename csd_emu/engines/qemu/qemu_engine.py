@@ -66,7 +66,7 @@ class QemuEngine(Engine):
         """
         self._config = config
         self._sites = Sites.make(config, paths, plugin)
-        self._images, self._folder = ImageStore(paths.images), paths.state
+        self._images, self._folder = ImageStore(paths.images, packages=config.image.packages), paths.state
         self._image: Image | None = None
         self._lock = threading.Lock()
         # Where devices are placed or were found, and why those that have no place do not.
@@ -298,7 +298,7 @@ def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
         EnvironmentUnfit: QEMU is missing.
     """
     tools, daemon = find_qemu(), SessionDaemon(paths)
-    image = ImageStore(paths.images).describe()
+    image = ImageStore(paths.images, packages=config.image.packages).describe()
     template = TemplateStore(paths.templates, tools, daemon).find(image, int(config.memory))
     xml = {}
     for device in (each for each in config.list_devices() if each.engine == QEMU):

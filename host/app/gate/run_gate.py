@@ -245,7 +245,9 @@ def describe_run(request: RunRequest, versions: Mapping[str, Any], paths: Paths)
     counted = request.config.engine == "qemu" or request.config.sampled
     return {
         "machine": platform.machine(),
-        "image": ImageStore(paths.images).describe().hash if counted else "none",
+        "image": ImageStore(paths.images, packages=request.config.image.packages).describe().hash
+        if counted
+        else "none",
         "model source sha256": _digest({"source": request.spec.source}),
         **{f"{word} code sha256": code[:_HASH_CHARACTERS] for word, code in request.plugins.facts},
         **_data_facts(request),

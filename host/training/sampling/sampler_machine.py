@@ -158,6 +158,7 @@ def _request_of(array: ArrayRequest, number: int) -> ArrayRequest:
         "hypervisors": config.model_dump(mode="json")["hypervisors"],
         "host": {"address": str(config.host.address)},
         "memory": f"{config.memory:.0f} B",
+        "image": config.image.model_dump(),
         "devices": [{"profile": config.list_devices()[0].profile, "name": COUNTER}],
     }
     data = array.data.model_copy(update={"private": 1.0, "partition": Partition()})

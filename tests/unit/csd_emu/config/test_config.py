@@ -112,9 +112,31 @@ def test_an_array_that_cannot_be_is_refused_by_its_key(tmp_path: Path, subtests:
         ({"host": {"power_cap": "450"}}, "host.power_cap: '450' has no unit"),
         ({"host": {"power_cap": "450 V"}}, "host.power_cap: '450 V' has the unit 'V', which does not fit"),
         ({"hypervisors": []}, "hypervisors: "),
+        ({"image": {"packages": ["-r other.txt"]}}, "image.packages[0]: '-r other.txt' is no package"),
+        ({"image": {"packages": ["einops", "einops @ https://x"]}}, "image.packages[1]: 'einops @ https://x' is no"),
+        ({"image": {"packages": ["einops=1"]}}, "image.packages[0]: 'einops=1' is no package with or without"),
+        ({"image": {"packages": "einops"}}, "image.packages: "),
+        (
+            {
+                "engine": "remote",
+                "inventory": "i.yaml",
+                "image": {"packages": ["einops"]},
+                "devices": [{"drives": ["a"]}],
+            },
+            "image.packages: real drives have the packages that csd-emu deploy put there",
+        ),
     ]:
         with subtests.test(change=change, want=want):
             assert want in message(tmp_path, ARRAY | change, ArrayConfig)
+
+
+@pytest.mark.parametrize(
+    "package", ["einops", "Flwr[rest] >= 1.42, <2", "a.b_c==1.*", "x~=2.0", "x===1.0+local", "x!=1!2"]
+)
+def test_packages_are_written_as_pip_takes_them(tmp_path: Path, package: str) -> None:
+    array = load(tmp_path, ARRAY | {"image": {"packages": [package]}}, ArrayConfig)
+    assert isinstance(array, ArrayConfig)
+    assert array.image.packages == [package]
 
 
 def test_a_job_that_cannot_be_is_refused_by_its_key(tmp_path: Path, subtests: pytest.Subtests) -> None:

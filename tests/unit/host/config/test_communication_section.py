@@ -155,6 +155,13 @@ def test_a_checkpoint_rests_on_the_predictor_if_it_is_another_one() -> None:
     assert written.pop("predictor") == "model"
 
 
+def test_packages_of_the_image_are_of_a_run() -> None:
+    content = {"name": "lab", "devices": [{"profile": "newport", "count": 1}]}
+    arrays = [content | image for image in ({}, {"image": {"packages": []}}, {"image": {"packages": ["einops"]}})]
+    hashes = [job_sha256(ArrayConfig.model_validate(each), job(), None, []) for each in arrays]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 1}]})
     hashes = [job_sha256(array, each, None, []) for each in (job(), job("fifo"), job("priority"))]
@@ -170,7 +177,7 @@ def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
     old = job().model_dump(mode="json", exclude=left_out)
     old["sync"]["patience"] = old["sync"].pop("straggler_factor")
     del old["sync"]["max_host_share"], old["sync"]["tuning"]["objective"]
-    later = {"core_model", "samplers", "calibrate"}
+    later = {"core_model", "samplers", "calibrate", "image"}
     devices = array.model_dump(mode="json", exclude={"hypervisors", "spread", "memory", "host", *later})
     host = array.host.model_dump(mode="json", exclude={"address", "port", "metrics_port", "names", "power_cap"})
     assert hashlib.sha256(msgspec.json.encode([devices, host, old, None, []], order="sorted")).hexdigest() == hashes[0]

@@ -13,7 +13,6 @@ from firmware_agent.common.clients.client_program import ClientProgram
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.shipped_code import ShippedCode
 
-pytest.importorskip("flwr")
 APP = """
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

@@ -27,7 +27,6 @@ from host.core.learning.judgement import Judgement
 from host.policies.aggregation import Contribution, DriveHistory, FirstRound, UserStrategy
 from host.policies.aggregation.clipping import Clipped
 
-pytest.importorskip("flwr")
 DRIVES = ("csd-00", "csd-01", "csd-02")
 WEIGHTS = {"w": np.array([1.0, 2.0], np.float32), "n": np.array(3, np.int64)}
 BEGIN = """
