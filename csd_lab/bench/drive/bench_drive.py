@@ -111,12 +111,9 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
         figures |= run_in_place(bench, folder / "in-place")
         samples["flower_curve"] = MISSING
         if can_simulate():
-            bench.progress.stage("compare weights with those of Flower's simulation")
-            seeds = range(bench.seed, bench.seed + (1 if quick else CURVE_SEEDS))
-            samples["flower_curve"], samples["flower_seeds"] = curve_differences(folder / "curve", seeds, _run)
-            figures["flower_curve_difference"] = max(samples["flower_curve"])
-            if samples["flower_seeds"]:
-                figures["flower_curve_noise"] = min(samples["flower_seeds"])
+            measured, more = _measure_curve(bench, folder / "curve", 1 if quick else CURVE_SEEDS)
+            figures |= measured
+            samples |= more
         if not quick:
             measured, more = _measure_hook(bench, folder)
             figures |= measured
@@ -127,6 +124,17 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
             figures["modelled_over_counted_error"] = max(map(abs, errors.values()))
             samples["modelled_errors"] = errors
     return bench.report("counted" if not quick else "wall", figures, samples, "native" if quick else "qemu")
+
+
+def _measure_curve(bench: Bench, folder: Path, seeds: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return figures and samples of a Flower program here and in Flower's simulation."""
+    bench.progress.stage("compare weights with those of Flower's simulation")
+    differences, between_seeds = curve_differences(folder, range(bench.seed, bench.seed + seeds), _run)
+    noise = {"flower_curve_noise": min(between_seeds)} if between_seeds else {}
+    return {"flower_curve_difference": max(differences)} | noise, {
+        "flower_curve": differences,
+        "flower_seeds": between_seeds,
+    }
 
 
 def scaffold_difference(example: Path, seed: int) -> float:
