@@ -102,8 +102,7 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
     root = packaged_folder("host", "examples", "examples")
     with temporary_folder() as folder:
         names = (*EXAMPLES, FLOWER) if find_spec("flwr") else EXAMPLES
-        passed = {name: _passes(root / name, folder / name, bench) for name in names}
-        samples["examples"] = passed
+        passed = samples["examples"] = {name: _passes(root / name, folder / name, bench) for name in names}
         figures["examples_passed"] = sum(passed.values()) / len(passed)
         figures["longest_example_lines"] = float(max(_lines(root / name) for name in (*EXAMPLES, FLOWER)))
         figures["scaffold_difference"] = scaffold_difference(root / "scaffold" / "scaffold.py", bench.seed)
