@@ -60,7 +60,8 @@ def measure_layers(
     ]
     try:
         with _PassageWatch(model, passage):
-            _look_once()
+            # A watch's first look takes longer than the others: it has one at either kind of thing that torch has.
+            functional.relu(torch.zeros(2, 2) @ torch.zeros(2, 2))
             passage.begin()
             value = loss()
         passage.turn()
@@ -200,11 +201,6 @@ class _PassageWatch(UseWatch):
         value = super().__torch_function__(function, types, arguments, keywords)
         self._passage.looks += 1  # of the layer that begins with this call, if one does
         return value
-
-
-def _look_once() -> None:
-    """Have the watch look at something, of either kind that torch has: its first look takes longer than the others."""
-    functional.relu(torch.zeros(2, 2) @ torch.zeros(2, 2))
 
 
 def _between(ready: Sequence[float], begin: float, end: float) -> list[float]:

@@ -277,8 +277,9 @@ def prepare_in_place(request: RunRequest, in_place: Mapping[str, tuple[int, str]
     told = replace(request, in_place=in_place)
     if request.sync is None:
         return told
-    planned = _prepare_again(told, request.config, request.job, find_tables(request.config))
-    return replace(planned, decision=request.decision)
+    return replace(
+        _prepare_again(told, request.config, request.job, find_tables(request.config)), decision=request.decision
+    )
 
 
 def _prepare_again(request: RunRequest, config: ArrayConfig, job: JobConfig, store: CalibrationStore) -> RunRequest:

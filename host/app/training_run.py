@@ -204,14 +204,14 @@ class TrainingRun:
         request, on_event, accountant = self._request, self._recorder.add_event, self.accountant
         if request.sync is None:
             self._counter = make_counter(request, machines, accountant, on_event)
-            names = [device.name for device in request.config.list_devices()]
             exchange = RoundExchange(
                 *(request.job, round_frame(request), self._fleet, self._list_existing, on_event),
                 *(faults.before_task, self._failures),
             )
             exchange.learning_rate = request.round_rate
             training = FederatedTraining(
-                request.job, names, exchange, accountant, request.evaluator, request.plugins.strategy, self._counter
+                *(request.job, [device.name for device in request.config.list_devices()], exchange, accountant),
+                *(request.evaluator, request.plugins.strategy, self._counter),
             )
             training.in_place = request.records.in_place
             return training

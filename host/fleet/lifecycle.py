@@ -111,8 +111,11 @@ async def start_array(
     """
     devices, run = request.config.list_nodes(), request.run
     data = request.data
-    if (dataset := request.dataset) is None:
-        dataset = await asyncio.to_thread(load_dataset, data.source, request.seed, data.input)
+    dataset = (
+        await asyncio.to_thread(load_dataset, data.source, request.seed, data.input)
+        if request.dataset is None
+        else request.dataset
+    )
     shards = devices, data, request.seed, folder / DEVICES, dataset, request.among, request.dealt
     records = await asyncio.to_thread(write_shards, *shards)
     deployment = deployment_folder(request.config)

@@ -63,13 +63,14 @@ def notes(own: Workshop) -> str:
     return "\n".join(each["detail"] for each in records if each["kind"] == "event" and each["what"] == "note")
 
 
-def test_a_synchronous_run_goes_on_as_it_would_have_and_on_the_same_records_alone(
-    own: Workshop, csd_emu: Command
+@pytest.mark.parametrize("keys", [SYNC, {}], ids=["sync", "federated"])
+def test_a_run_goes_on_as_it_would_have_and_on_the_same_records_alone(
+    own: Workshop, csd_emu: Command, keys: dict[str, Any]
 ) -> None:
-    job = TABLE | SYNC
+    job = TABLE | keys
     run(own, csd_emu, job)
     assert samples(own) == [SIZES] * 3
-    assert "the host knows the number: 57 of csd-00, 20 of csd-01" in notes(own)
+    assert not keys or "the host knows the number: 57 of csd-00, 20 of csd-01" in notes(own)
     losses = [record["test_loss"] for record in own.rounds()]
     assert losses[-1] < losses[0]
     weights = (own.run_directory() / "model.safetensors").read_bytes()

@@ -87,7 +87,8 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
         return np.frombuffer(content, np.uint8).reshape(shape)
     with open(path, "rb") as stream:
         shape, offset = _header(stream.read(_MOST_HEADER_BYTES), path)
-    _check_size(path, path.stat().st_size, offset, shape)
+    if (size_bytes := path.stat().st_size) != (promised := offset + math.prod(shape)):
+        raise DataError(f"{path}: has {size_bytes} bytes, its header promises {promised}; fetch it again")
     return np.memmap(path, np.uint8, "r", offset, shape)
 
 
@@ -103,10 +104,3 @@ def _header(begin: bytes, path: Path) -> tuple[tuple[int, ...], int]:
     if 0 in shape:
         raise DataError(f"{path}: holds nothing, its shape is {shape}; fetch it again")
     return shape, 4 + 4 * axes
-
-
-def _check_size(path: Path, size_bytes: int, offset: int, shape: tuple[int, ...]) -> None:
-    if size_bytes != offset + math.prod(shape):
-        raise DataError(
-            f"{path}: has {size_bytes} bytes, its header promises {offset + math.prod(shape)}; fetch it again"
-        )

@@ -72,13 +72,11 @@ def _read(path: Path, content: bytes) -> dict[str, torch.Tensor]:
         found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch reads whatever bytes these are, and may raise anything
         raise _wrong(path, f"is no safetensors file and no torch state dict ({error})") from error
-    if not isinstance(found, Mapping) or not all(map(_is_dense, found.values())):
+    if not isinstance(found, Mapping) or not all(
+        isinstance(value, torch.Tensor) and value.layout == torch.strided for value in found.values()
+    ):
         raise _wrong(path, "is no state dict, name -> tensor; save model.state_dict() alone")
     return dict(found)
-
-
-def _is_dense(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
 def _describe(tensor: torch.Tensor) -> str:

@@ -26,14 +26,14 @@ def open_masks(path: Path) -> RecordSource | None:
     Raises:
         DataError: an image has no mask of its name and size, or the other way round, or a mask is in colour.
     """
-    parts = [part for name in (".", "train", "test", "val") if _has_masks(part := path / name)]
+    parts = [
+        part
+        for name in (".", "train", "test", "val")
+        if (part := path / name).is_dir() and {each.name for each in part.iterdir() if each.is_dir()} == set(_FOLDERS)
+    ]
     if not parts or parts[0].name in ("test", "val"):
         return None
     return RecordSource("images with masks", *map(_read, parts[:2]))
-
-
-def _has_masks(path: Path) -> bool:
-    return path.is_dir() and {each.name for each in path.iterdir() if each.is_dir()} == set(_FOLDERS)
 
 
 def _read(path: Path) -> RecordSet:

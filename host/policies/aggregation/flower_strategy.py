@@ -71,6 +71,7 @@ class CsdGrid(Grid):  # type: ignore[misc]
 
     @property
     def _devices(self) -> dict[int, str]:
+        """Node -> drive."""
         return dict(enumerate(self._start.devices, 2))
 
     def set_run(self, run: Run) -> None:
