@@ -220,8 +220,9 @@ class SplitProblem:
             "a model without a layer has no place to be cut": not self.layers,
             "placement is between drives and the host: a drive must take part": all(each.local for each in self.drives),
             **{
-                f"{len(shares)} shares for {len(self.layers)} layers; give one for each": len(shares)
-                != len(self.layers)
+                f"{len(shares)} shares for {len(self.layers)} layers; give one for each": (
+                    len(shares) != len(self.layers)
+                )
                 for pair in pairs
                 for shares in pair or ()
             },

@@ -267,10 +267,16 @@ def list_cases(report: GateReport) -> list[JUnitCase]:
     """Return the test cases: that the job ran, each figure, and the job's target if it has one."""
     summary = report.summary
     notes = "\n".join([f"run directory: {summary.run_directory}", *report.notes])
-    failures = {each.figure: explain(each, report.changed) for each in report.figures if each.verdict != Verdict.WITHIN}
     cases = [
         JUnitCase("run", summary.wall_seconds, notes, failure="\n".join(report.failures) or None),
-        *(JUnitCase(each.figure, output=describe(each), failure=failures.get(each.figure)) for each in report.figures),
+        *(
+            JUnitCase(
+                each.figure,
+                output=describe(each),
+                failure=None if each.verdict is Verdict.WITHIN else explain(each, report.changed),
+            )
+            for each in report.figures
+        ),
     ]
     if summary.target_accuracy is not None:
         reached = f"accuracy {format_accuracy(summary.accuracy)}, the job's target is {summary.target_accuracy:.4f}"

@@ -86,11 +86,11 @@ def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[
     """
     idle = [str(record.round) for record in rounds if record.samples == 0]
     failures = {
-        **{f"{loss}; the figures are those of fewer drives": True for loss in losses},
         "the run has no round": not rounds,
         f"{len(idle)} of {len(rounds)} rounds trained on nothing in time: {', '.join(idle)}": idle,
     }
-    return [failure for failure, holds in failures.items() if holds]
+    lost = [f"{loss}; the figures are those of fewer drives" for loss in losses]
+    return lost + [failure for failure, holds in failures.items() if holds]
 
 
 def list_doubts(rounds: Sequence[RoundRecord]) -> list[str]:

@@ -66,17 +66,18 @@ def describe_devices(
     for device in config.list_nodes():
         if (hello := hellos.get(device.name)) is not None:
             profile, clock = get_profile(device.profile), time.clock(device.name, hello.clock)
-            facts = DeviceFacts(
-                device=device.name,
-                kind=HOST if device.name == HOST else KINDS.get(device.engine, device.engine),
-                profile=profile.name,
-                cores=profile.cores.value,
-                clock=clock,
-                # Wall seconds are taken as they are, modelled ones from a table.
-                scales={phase: profile.scale(phase) for phase in PHASES} if clock in (COUNTED, SAMPLED) else {},
-                hello=hello.facts,
-                hypervisor=hypervisors.get(device.name, ""),
-                core_model=config.core_model,
+            described.append(
+                DeviceFacts(
+                    device=device.name,
+                    kind=HOST if device.name == HOST else KINDS.get(device.engine, device.engine),
+                    profile=profile.name,
+                    cores=profile.cores.value,
+                    clock=clock,
+                    # Wall seconds are taken as they are, modelled ones from a table.
+                    scales={phase: profile.scale(phase) for phase in PHASES} if clock in (COUNTED, SAMPLED) else {},
+                    hello=hello.facts,
+                    hypervisor=hypervisors.get(device.name, ""),
+                    core_model=config.core_model,
+                )
             )
-            described.append(facts)
     return described
