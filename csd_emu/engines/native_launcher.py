@@ -28,7 +28,8 @@ def main() -> None:
             console = os.open(os.path.join(folder, CONSOLE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             pid = os.fork()
         except OSError as error:
-            print(error, flush=True)
+            sys.stdout.write(f"{error}\n")
+            sys.stdout.flush()
             continue
         if pid == 0:
             os.chdir(folder)
@@ -38,7 +39,8 @@ def main() -> None:
             sys.stdout.flush()
             os._exit(code)  # taking torch down takes longer than all else
         os.close(console)
-        print(pid, flush=True)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
     os._exit(0)
 
 
