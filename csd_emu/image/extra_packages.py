@@ -84,8 +84,16 @@ def _resolve(wheels: LockedWheels, packages: Sequence[str]) -> Iterator[Requirem
         constraints.write_text("\n".join(there.values()), encoding="utf-8")
         command = [
             *(sys.executable, "-c", _PIP, wheels.python, "install", "--dry-run", "--quiet", "--ignore-installed"),
-            *("--disable-pip-version-check", "--target", name, "--constraint", constraints, "--report", report),
-            *("--find-links", LOCAL_WHEELS, *wheels.options, *packages),
+            *(
+                "--disable-pip-version-check",
+                "--target",
+                name,
+                "--constraint",
+                str(constraints),
+                "--report",
+                str(report),
+            ),
+            *("--find-links", str(LOCAL_WHEELS), *wheels.options, *packages),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -139,7 +139,8 @@ class WheelCache:
     def _pip(self, lock: Path, target: Path) -> list[str | Path]:
         return [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
-            *("--require-hashes", *self._wanted.options, "--dest", target, "--requirement", lock),
+            *("--require-hashes", "--dest", target, "--requirement", lock),
+            *self._wanted.options,
         ]
 
 

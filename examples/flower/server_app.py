@@ -3,15 +3,7 @@
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from torch import nn
-
-
-class Net(nn.Sequential):
-    """A small convolutional network for 8x8 digits."""
-
-    def __init__(self):
-        super().__init__(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 64, 10))
-
+from task import Net
 
 app = ServerApp()
 

@@ -64,8 +64,8 @@ def _without_link(style: Style | None) -> Style | None:
     return style if style is None or style.link is None else style.update_link(None)
 
 
-console = PlainConsole(highlight=False)
-errors = PlainConsole(stderr=True, highlight=False)
+console = PlainConsole(highlight=False, emoji=False)
+errors = PlainConsole(stderr=True, highlight=False, emoji=False)  # ":train:" is a name
 
 
 class PlainFormatter(logging.Formatter):

@@ -68,7 +68,8 @@ def _names(parameter: Any) -> str:
 
 
 def _value(parameter: Any) -> str:
-    if choices := getattr(parameter.type_descriptor, "choices", None):
+    kind = getattr(parameter, "type_descriptor", None) or parameter.type  # typer below 0.21 has the latter alone
+    if choices := getattr(kind, "choices", None):
         return "{" + ",".join(str(getattr(each, "value", each)) for each in choices) + "}"
     return str(parameter.metavar or parameter.name.upper())
 

@@ -49,7 +49,7 @@ def wheels_in(folder: Path) -> LockedWheels:
 
 def use(monkeypatch: pytest.MonkeyPatch, pip: Pip) -> Pip:
     monkeypatch.setattr(extra_packages, "check_pip", lambda: None)
-    monkeypatch.setattr(extra_packages.subprocess, "run", pip)
+    monkeypatch.setattr(subprocess, "run", pip)
     return pip
 
 

@@ -157,8 +157,8 @@ def test_a_checkpoint_rests_on_the_predictor_if_it_is_another_one() -> None:
 
 def test_packages_of_the_image_are_of_a_run() -> None:
     content = {"name": "lab", "devices": [{"profile": "newport", "count": 1}]}
-    arrays = [content | image for image in ({}, {"image": {"packages": []}}, {"image": {"packages": ["einops"]}})]
-    hashes = [job_sha256(ArrayConfig.model_validate(each), job(), None, []) for each in arrays]
+    images: list[dict[str, Any]] = [{}, {"image": {"packages": []}}, {"image": {"packages": ["einops"]}}]
+    hashes = [job_sha256(ArrayConfig.model_validate(content | image), job(), None, []) for image in images]
     assert hashes[0] == hashes[1] != hashes[2]
 
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from host.core.console import PlainConsole, PlainFormatter, _show_exception, print_line
+from host.core.console import PlainConsole, PlainFormatter, _show_exception, console, errors, print_line
 from host.core.plain_text import plain, plain_json
 
 # Window title, clipboard, a link, a cleared screen by C1, a line written over, and one that reads backwards.
@@ -83,6 +83,13 @@ def test_whatever_way_it_is_printed(terminal: bool) -> None:
     assert "evil.example\x07" not in printed
     assert "]8;" not in without_own(printed).replace("\N{REPLACEMENT CHARACTER}]8;", "")
     assert ("\x1b[31m" in printed) == terminal  # what csd-emu prints in colour is
+
+
+def test_no_name_is_printed_as_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    for shown in (console, errors):
+        shown.print("mine.py:train: line 2", markup=False)
+        shown.print("mine.py:train: line 2")
+    assert list(capsys.readouterr()) == ["mine.py:train: line 2\n" * 2] * 2
 
 
 def test_lines_for_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
