@@ -55,7 +55,7 @@ def test_variations_need_no_edited_files(workshop: Workshop, csd_emu: Command) -
     assert len(csd_emu("runs", "--runs", workshop.runs, "--json").json("runs")["runs"]) == 2
 
 
-def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop, csd_emu: Command) -> None:
+def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop) -> None:
     job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
     workshop.write("array.yaml", ARRAY)
     command = ["sweep", job, "--over", "batch_size=64,128", "--runs", workshop.runs, "--json"]
@@ -64,7 +64,7 @@ def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop, c
     assert again == swept
     assert [run["point"] for run in swept["runs"]] == [{"batch_size": 64, "seed": 0}, {"batch_size": 128, "seed": 0}]
     assert len(swept["points"]) == 2
-    old = csd_emu("sweep", "no-such-array", "--json")
+    old = workshop.run("sweep", "no-such-array", "--json")
     assert "is called csd-emu clean now" in old.err
     assert old.json("clean")["ended"] == {"no-such-array": []}
 
@@ -108,12 +108,12 @@ def test_a_job_is_checked_with_the_array_beside_it(workshop: Workshop, csd_emu: 
     assert (told.code, "are two files swapped?" in told.err) == (2, True)
 
 
-def test_the_page_is_opened_in_a_browser(workshop: Workshop, csd_emu: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_opened_in_a_browser(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     opener = workshop.write("xdg-open", f'#!/bin/sh\necho "$1" >> {workshop.folder}/opened\n')
     opener.chmod(0o755)
     monkeypatch.setenv("PATH", f"{workshop.folder}:{os.environ['PATH']}")
     job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
-    done = csd_emu("run", job, "--drives", "2", "--engine", "native", "--runs", workshop.runs, "--open")
+    done = workshop.run("run", job, "--drives", "2", "--engine", "native", "--runs", workshop.runs, "--open")
     assert done.code == 0
     assert (workshop.folder / "opened").read_text(encoding="utf-8").strip() in done.out
 
