@@ -25,6 +25,7 @@ SECONDS: dict[str, float] = {
     "tests/contract/test_engine_contract.py": 55,
     "tests/integration/test_bench_drive.py": 25,
     "tests/integration/test_bench_hostile.py": 15,
+    "tests/integration/test_command_keys.py": 20,
     "tests/integration/test_communication_run.py": 140,
     "tests/integration/test_interrupt.py": 60,
     "tests/integration/test_live_page.py": 55,
@@ -50,6 +51,7 @@ SECONDS: dict[str, float] = {
     "tests/vm/test_vm_examples.py": 355,
     "tests/vm/test_vm_faults.py": 55,
     "tests/vm/test_vm_packages.py": 300,
+    "tests/vm/test_vm_in_place.py": 20,
 }
 # What begins so is tested by files of these names. The longest beginning counts; a test's own file always does.
 OF_PACKAGES: dict[str, tuple[str, ...]] = {
@@ -98,7 +100,7 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/app/python_api/": ("test_python_interface", "test_pytest_plugin"),
     "host/monitoring/runs/": ("test_python_interface",),
     "host/monitoring/trackers/": ("test_trackers",),
-    "csd_lab/sweep/": ("test_python_interface",),
+    "csd_lab/sweep/": ("test_python_interface", "test_command_keys"),
     "host/app/pytest_plugin/": ("test_pytest_plugin", "test_vm_pytest_plugin"),
     "csd_lab/clocks/": ("test_vm_clocks",),
     "csd_lab/cli/": ("test_simulate", "test_completion"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,8 @@ def simulate_servers(model: str, count: int, **changes: Any) -> SimulatedTree:
 _simulated = functools.cache(simulate_servers)
 
 
-def tables() -> dict[str, str]:
+@functools.cache
+def tables() -> Mapping[str, str]:
     """Return name -> Markdown of every table of the page."""
     return {
         "steps": _steps(),
@@ -187,7 +188,7 @@ def _helps() -> str:
     }
     rows = []
     for name, changes in cases.items():
-        runs = [simulate_servers(model, SERVERS[-1], **changes) for model in MODELS]
+        runs = [(simulate_servers if changes else _simulated)(model, SERVERS[-1], **changes) for model in MODELS]
         rows.append([name, *(f"{run.records_per_second:,.0f} ({_percent(run.efficiency)})" for run in runs)])
     return _table(["1,000 servers", *(f"{model}, records/s (of ideal)" for model in MODELS)], rows)
 

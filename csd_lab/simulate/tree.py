@@ -85,7 +85,7 @@ class Tree:
         """What is trained."""
         return self.blocks[0].nodes.load
 
-    @property
+    @functools.cached_property
     def tables(self) -> list[SpeedTable]:
         """The speed table of each node."""
         return [kind.speed for kind in self.kinds]
@@ -93,7 +93,7 @@ class Tree:
     @functools.cached_property
     def largest_batches(self) -> Batches:
         """(nodes,) records that each holds at most."""
-        return np.array([kind.speed.largest_batch for kind in self.kinds])
+        return np.array([table.largest_batch for table in self.tables])
 
     @property
     def racks(self) -> RacksSection:

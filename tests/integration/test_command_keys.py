@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.commands import Done, Workshop
 
+PAINTED = True  # charts
+
 Command = Callable[..., Done]
 
 ARRAY = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}
@@ -67,6 +69,7 @@ def test_a_sweep_goes_on_and_its_old_namesake_is_hinted_at(workshop: Workshop) -
     assert old.json("clean")["ended"] == {"no-such-array": []}
 
 
+@pytest.mark.long
 def test_each_run_of_a_sweep_is_a_task_of_a_cluster(workshop: Workshop) -> None:
     pytest.importorskip("submitit")
     job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
@@ -80,8 +83,13 @@ def test_each_run_of_a_sweep_is_a_task_of_a_cluster(workshop: Workshop) -> None:
     failed = workshop.run(*broken, "--runs", workshop.folder / "broken", "--json")
     assert failed.code == 1
     assert failed.json("swept")["runs"][0]["error"]
+
+
+def test_a_cluster_that_there_is_not_is_refused(workshop: Workshop, csd_emu: Command) -> None:
+    pytest.importorskip("submitit")
+    job = workshop.write("small.yaml", {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1})
     for wrong in (["--cluster", "lokal"], ["--cluster", "local", "--cluster-option", "timeout=1"]):
-        told = workshop.run("sweep", job, "--over", "batch_size=64", *wrong, "--runs", workshop.runs)
+        told = csd_emu("sweep", job, "--over", "batch_size=64", *wrong, "--runs", workshop.runs)
         assert (told.code, "sweep: cluster" in told.err) == (2, True), told.err
 
 

@@ -11,6 +11,8 @@ from tests import ROOT
 from tests.support.commands import Done, Workshop
 from tests.support.pages import Page
 
+PAINTED = True  # charts
+
 RUNS = ROOT / "tests" / "data" / "run-0.1.0"
 
 

@@ -20,6 +20,8 @@ from tests.support.markup import HOSTILE, check_harmless
 from tests.support.records import array_rounds, with_bands
 from tests.support.sync_records import SyncRun
 
+PAINTED = True  # charts
+
 NAMES = [f"csd-{number:02d}" for number in range(6)]
 MANY = [f"csd-{number:04d}" for number in range(1000)]
 DRAWN = "performance.getEntriesByName('drawn').length"

@@ -132,6 +132,7 @@ def test_a_run_starts_one_launcher_and_leaves_none_though_it_is_refused(
         return started[-1]
 
     monkeypatch.setattr(native_engine, "_start_launcher", keep)
+    monkeypatch.setattr(native_engine, "launched_ahead", launched_ahead)  # which other tests do without
     arguments = workshop.job_arguments(**changes)
     if array == "pipe":
         os.mkfifo(pipe := workshop.folder / array)

@@ -21,6 +21,8 @@ from tests.support.commands import ARRAY, JOB, Done, Workshop, meanwhile, wait_u
 from tests.support.machines import REQUIRE_VARIABLE
 from tests.support.metrics import parse
 
+PAINTED = True  # charts
+
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:

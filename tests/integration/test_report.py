@@ -10,6 +10,8 @@ import pytest
 from tests.support.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
 from tests.support.pages import Page
 
+PAINTED = True  # charts
+
 
 def page_in(directory: Path) -> Page:
     page = Page((directory / "report.html").read_text(encoding="utf-8"))

@@ -15,6 +15,8 @@ from tests.support.markup import HOSTILE, check_harmless
 from tests.support.records import array_rounds, write_run
 from tests.support.sync_records import Disturbed, SyncRun
 
+PAINTED = True  # charts
+
 # Of each chart that is shown its texts, with size and place in the page's pixels.
 TEXTS = """(scale => [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width)
   .map(svg => ({name: svg.getAttribute('aria-labelledby'), box: svg.getBoundingClientRect().toJSON(),

@@ -9,7 +9,7 @@ from tests.support.commands import ARRAY
 from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
 
-pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
+pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 SIZES = {"csd-00": 70, "csd-01": 30}
 
 

@@ -51,10 +51,10 @@ def bench_hypertune_world(bench: Bench, quick: bool = False) -> BenchReport:
     return bench.report("modelled", summarise(rows), samples | {"wall_seconds": time.monotonic() - began}, "none")
 
 
-def play_case(chosen: tuple[str, int]) -> dict[str, Any]:
-    """Return what came of a case, by kind and seed."""
+def play_case(chosen: tuple[str, int], ranges: WorldRanges | None = None) -> dict[str, Any]:
+    """Return what came of a case, by kind and seed; of the bench's ranges unless others are given."""
     kind, seed = chosen
-    case = draw_case(seed, kind)
+    case = draw_case(seed, kind, ranges)
     best = oracle(case)
     rates = [rate for rate, _ in best]
     tuned, static = play(case), play(case, partial(make_tuner, "stannis"))

@@ -40,7 +40,7 @@ class Allocator:
         classes = list({id(table): table for table in tables}.values())
         self.tables, self.sync_seconds = list(tables), sync_seconds
         self._curves = [table.step_seconds for table in classes]
-        self._class_of = np.array([next(n for n, own in enumerate(classes) if own is table) for table in tables])
+        self._class_of = np.array(list(map(list(map(id, classes)).index, map(id, tables))))
         self._members = [np.flatnonzero(self._class_of == number) for number in range(len(classes))]
         self._lookup = np.full((len(classes), max(map(len, self._curves)) + 1), np.inf)
         for row, curve in zip(self._lookup, self._curves, strict=True):
