@@ -1,0 +1,129 @@
+"""Where each logical page lies, and what garbage collection costs: page-level mapping, one log per die.
+
+Logical page p belongs to die p modulo the number of dies, for good. A die writes to one open block; when it is full, the
+last free block but one is opened. Then the die collects: of its closed blocks the one with the fewest valid pages
+(greedy; of several, the first) is copied to the beginning of the open block and erased. So one block of each die is open
+and one is free, as in the model of the closed forms (docs/flash.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class PageMapping:
+    """The mapping of one drive.
+
+    Attributes:
+        flash: geometry and times.
+        namespace_pages: logical pages; more than the flash has room for is a thin namespace, which may fill up.
+        page_of: (namespace_pages,) int32, the physical page of each logical one, -1 if there is none.
+        owner: (physical pages,) int32, the logical page that a physical one holds, -1 if it is free or stale.
+        valid: (blocks,) int64, physical pages of each block that hold data.
+        live: (dies,) int64, the same of each die.
+        written_pages, copied_pages, erased_blocks: so far, by commands and by collection.
+    """
+
+    def __init__(self, flash: FlashParameters, namespace_pages: int | None = None, filled: bool = True) -> None:
+        """Lay out a drive, of which every page was written once in order if it is `filled`."""
+        self.flash = flash
+        self.namespace_pages = flash.namespace_pages if namespace_pages is None else namespace_pages
+        self.written_pages = self.copied_pages = self.erased_blocks = 0
+        blocks, size = flash.blocks_per_plane, flash.pages_erased
+        self.page_of = np.full(self.namespace_pages, -1, np.int32)
+        self.owner = np.full(flash.physical_pages, -1, np.int32)
+        self.valid = np.zeros(flash.dies * blocks, np.int64)
+        self.live = np.zeros(flash.dies, np.int64)
+        pages = np.arange(self.namespace_pages if filled else 0)
+        row, die = np.divmod(pages, flash.dies)
+        pages, row, die = (values[row < flash.usable_pages_per_die] for values in (pages, row, die))
+        self._commit(pages, die * blocks * size + row)
+        self._open = np.arange(flash.dies) * blocks + self.live // size
+        self._used = self.live % size
+        self._free = [list(range(first + blocks - 1, int(opened), -1)) for first, opened in self._per_die()]
+
+    @property
+    def write_amplification(self) -> float:
+        """Pages programmed per page written; 1 before any is written."""
+        return 1 + self.copied_pages / max(self.written_pages, 1)
+
+    def write(self, pages: Integers) -> tuple[Integers, Flags]:
+        """Write logical pages in their order.
+
+        Returns:
+            (n,) nanoseconds that the die collects before it programs each page, and (n,) whether it has no room for it:
+            then nothing is written, and what the page held before is still there.
+        """
+        size, costs, refused = self.flash.pages_erased, np.zeros(len(pages), np.int64), self._without_room(pages)
+        places = np.flatnonzero(~refused)
+        die = pages[places] % self.flash.dies
+        order = np.argsort(die.astype(np.uint16), kind="stable")
+        places, die = places[order], die[order]
+        while len(places):
+            rank = np.arange(len(die)) - np.searchsorted(die, die)
+            offset = self._used[die] + rank
+            fits = offset < size
+            now = die[fits]
+            self._commit(pages[places[fits]], self._open[now] * size + offset[fits])
+            self._used += np.bincount(now, minlength=self.flash.dies)
+            places, die = places[~fits], die[~fits]
+            for first in np.flatnonzero(np.diff(die, prepend=-1)).tolist():
+                costs[places[first]] += self._open_next(int(die[first]))
+        self.written_pages += len(pages) - int(np.count_nonzero(refused))
+        return costs, refused
+
+    def _per_die(self) -> zip[tuple[int, int]]:
+        """Pair each die's first block with the one that is open."""
+        starts = range(0, len(self.valid), self.flash.blocks_per_plane)
+        return zip(starts, self._open.tolist(), strict=True)
+
+    def _without_room(self, pages: Integers) -> Flags:
+        """Tell which pages have no place yet, on dies that have no room left; the first to come get what is left."""
+        refused = np.zeros(len(pages), np.bool_)
+        if self.namespace_pages > self.flash.dies * self.flash.usable_pages_per_die:
+            fresh, first, which = np.unique(pages, return_index=True, return_inverse=True)
+            fresh_first = np.sort(first[self.page_of[fresh] < 0])
+            die = pages[fresh_first] % self.flash.dies
+            order = np.argsort(die, kind="stable")
+            rank = np.arange(len(die)) - np.searchsorted(die[order], die[order])
+            lacks = rank + self.live[die[order]] >= self.flash.usable_pages_per_die
+            refused = np.isin(first, fresh_first[order[lacks]])[which]
+        return refused
+
+    def _commit(self, pages: Integers, places: Integers) -> None:
+        """Map logical pages, of which the last of equal ones counts, to physical ones that are free."""
+        before, size = self.page_of[pages], self.flash.pages_erased
+        self.page_of[pages] = places
+        kept = self.page_of[pages] == places
+        stale, had = before[kept & (before >= 0)], kept & (before < 0)
+        self.owner[stale] = -1
+        self.owner[places[kept]] = pages[kept]
+        np.add.at(self.valid, places[kept] // size, 1)
+        np.subtract.at(self.valid, stale // size, 1)
+        np.add.at(self.live, pages[had] % self.flash.dies, 1)
+
+    def _open_next(self, die: int) -> int:
+        """Open a die's next block, and collect if it was the last but one; return the nanoseconds that this takes."""
+        size, flash, free = self.flash.pages_erased, self.flash, self._free[die]
+        opened = self._open[die] = free.pop()
+        self._used[die] = 0
+        if free:
+            return 0
+        first = die * flash.blocks_per_plane
+        counts = self.valid[first : first + flash.blocks_per_plane].copy()
+        counts[opened - first] = size + 1
+        victim = first + int(counts.argmin())
+        pages = self.owner[victim * size : (victim + 1) * size]
+        moved = pages[pages >= 0].astype(np.int64)
+        self._commit(moved, opened * size + np.arange(len(moved)))
+        self._used[die] = len(moved)
+        free.append(victim)
+        self.copied_pages += len(moved)
+        self.erased_blocks += 1
+        return -(-len(moved) // flash.planes) * (flash.read_ns + flash.program_ns) + flash.erase_ns
