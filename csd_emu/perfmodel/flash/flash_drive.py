@@ -6,21 +6,13 @@ the controller, its channels' way in and its dies' program. Pages are mapped whe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
-from csd_emu.perfmodel.flash.flash_queues import (
-    Columns,
-    Integers,
-    Stations,
-    first_come,
-    join,
-    operations_table,
-    table,
-    take,
-)
+from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, Stations, first_come, join, spread, take
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from firmware_agent.common.errors import ConfigurationError
 
@@ -29,17 +21,21 @@ BURST_BYTES = 131_072
 """Of the engine's commands beyond its limit, at once."""
 FOREVER = 2**62
 """Nanoseconds, later than anything."""
+# Where an operation is: it waits for its channel's way in, is on that way, waits for its die, for the way out, has ended.
+_INTO, _CARRIED, _DIE, _OUT, _ENDED = range(5)
+_OWN = "arrival_ns", "page", "pages", "number", "finish_ns"
+_OPERATION = "arrival_ns", "page", "pages", "number", "ready", "service", "die", "stage"
 
 
-def commands_table(rows: int = 0) -> Columns:
+def commands_table(rows: int = 0, numbers: Sequence[str] = _OWN) -> Columns:
     """Return a table of commands.
 
     What a command says: `arrival_ns`, the first logical `page` and how many `pages`, whether it `writes`, and whether it
-    is the `engine`'s. What the drive adds: `number`, counted from the drive's first; `finish_ns`; how many operations
-    are `left`; whether it `failed`: a write for which there was no room.
+    is the `engine`'s. What the drive adds: `number`, counted from the drive's first; `finish_ns`; and whether it
+    `failed`: a write for which there was no room.
     """
-    names = "arrival_ns", "page", "pages", "number", "finish_ns", "left"
-    return table(names, ("writes", "engine", "failed"), rows)
+    flags = {name: np.zeros(rows, np.bool_) for name in ("writes", "engine", "failed")}
+    return {name: np.zeros(rows, np.int64) for name in numbers} | flags
 
 
 class FlashDrive:
@@ -81,8 +77,7 @@ class FlashDrive:
         self._limit = engine_bytes_per_second
         servers = flash.dies, flash.channels, flash.channels
         self._dies, self._into, self._out_of = (Stations(count, policy == HOST_FIRST) for count in servers)
-        self._unmapped, self._open = operations_table(), commands_table()
-        self._commands = self._operations = self._bucket_ns = 0
+        self._operations, self._commands, self._bucket_ns = commands_table(numbers=_OPERATION), 0, 0
 
     def serve(self, commands: Columns, until_ns: int = FOREVER) -> Columns:
         """Take the commands of the window that ends before `until_ns`, and return those that ended or will for certain.
@@ -102,20 +97,18 @@ class FlashDrive:
         """
         self._check(commands, until_ns)
         spill = np.maximum(self._dies.free_ns - self.until_ns, 0)
-        operations = self._admit(commands)
-        writes = operations["writes"]
-        mapped = self._map(*self._into.serve(take(operations, writes), until_ns), until_ns)
-        accesses, ends = self._dies.serve(join(take(operations, ~writes), mapped), until_ns)
+        operations = self._operations = join(self._operations, self._split(commands))
+        stage = operations["stage"]
+        stage[self._into.serve(operations, np.flatnonzero(stage == _INTO), until_ns)] = _CARRIED
+        self._map(operations, until_ns)
+        began = self._dies.serve(operations, np.flatnonzero(stage == _DIE), until_ns)
         self.until_ns, self.busy_ns = until_ns, spill - np.maximum(self._dies.free_ns - until_ns, 0)
-        np.add.at(self.busy_ns, accesses["die"], accesses["service"])
-        writes = accesses["writes"]
-        self._end(take(accesses, writes), ends[writes])
-        out = take(accesses, ~writes)
-        out["ready"], out["service"] = ends[~writes], out["pages"] * self.flash.transfer_ns
-        self._end(*self._out_of.serve(out, until_ns))
-        ended = self._open["left"] == 0
-        done, self._open = take(self._open, ended), take(self._open, ~ended)
-        return done
+        np.add.at(self.busy_ns, operations["die"][began], operations["service"][began])
+        stage[began] = np.where(operations["writes"][began], _ENDED, _OUT)
+        out = np.flatnonzero(stage == _OUT)
+        operations["service"][out] = operations["pages"][out] * self.flash.transfer_ns
+        stage[self._out_of.serve(operations, out, until_ns)] = _ENDED
+        return self._take_ended()
 
     def _check(self, commands: Columns, until_ns: int) -> None:
         """Return if the commands are of this window and namespace.
@@ -134,34 +127,26 @@ class FlashDrive:
                 f"flash: a command is of no page, or reaches beyond the namespace's {most} pages; shorten or move it"
             )
 
-    def _admit(self, commands: Columns) -> Columns:
-        """Return the operations of commands as they leave link and controller; number and note the commands."""
-        flash, count = self.flash, len(commands["page"])
-        operations = self._split(commands)
-        command, writes = operations["command"], operations["writes"]
-        link = np.where(commands["engine"], 0, flash.link_ns(commands["pages"]))
-        entry = self._release(commands) + flash.command_ns + np.where(commands["writes"], link, 0)
-        operations["ready"] = entry[command]
-        operations["service"] = np.where(writes, operations["pages"] * flash.transfer_ns, flash.read_ns)
-        operations["number"] = np.arange(len(command)) + self._operations
-        noted = {"number": np.arange(count) + self._commands, "left": np.bincount(command, minlength=count)}
-        self._open = join(self._open, commands_table(count) | commands | noted)
-        self._first = int(self._open["number"].min(initial=self._commands))
-        self._place = np.zeros(self._commands + count - self._first, np.int64)
-        self._place[self._open["number"] - self._first] = np.arange(len(self._open["number"]))
-        operations["command"] = command + self._commands
-        self._commands, self._operations = self._commands + count, self._operations + len(command)
-        return operations
-
     def _split(self, commands: Columns) -> Columns:
-        """Return the operations of commands: planes of a die work together on pages of one command."""
-        dies, planes = self.flash.dies, self.flash.planes
-        command, place = spread(self.flash.array_operations(commands["pages"]))
+        """Return the operations of commands as they leave link and controller, each of pages on one die.
+
+        Planes of a die work together on pages of one command, which are as many pages apart as there are dies.
+        """
+        flash, dies, planes = self.flash, self.flash.dies, self.flash.planes
+        command, place = spread(flash.array_operations(commands["pages"]))
         first = place // dies * (dies * planes) + place % dies
-        page = commands["page"][command] + first
-        pages = np.minimum(-(-(commands["pages"][command] - first) // dies), planes)
-        flags = {name: commands[name][command] for name in ("writes", "engine")}
-        return operations_table() | {"command": command, "page": page, "pages": pages, "die": page % dies} | flags
+        operations = take(commands, command)
+        operations["number"] = command + self._commands
+        self._commands += len(commands["page"])
+        operations["pages"] = np.minimum(-(-(operations["pages"] - first) // dies), planes)
+        operations["page"] += first
+        operations["die"] = operations["page"] % dies
+        link = np.where(commands["writes"] & ~commands["engine"], flash.link_ns(commands["pages"]), 0)
+        operations["ready"] = (self._release(commands) + flash.command_ns + link)[command]
+        moved = operations["pages"] * flash.transfer_ns
+        operations["service"] = np.where(operations["writes"], moved, flash.read_ns)
+        operations["stage"] = np.where(operations["writes"], _INTO, _DIE)
+        return operations
 
     def _release(self, commands: Columns) -> Integers:
         """Return when commands may enter: the engine's by a token bucket (virtual scheduling of ITU-T I.371)."""
@@ -173,33 +158,33 @@ class FlashDrive:
             self._bucket_ns = int(ends[-1])
         return released
 
-    def _map(self, operations: Columns, ends: Integers, until_ns: int) -> Columns:
-        """Return the writes that reach their dies before the window ends, mapped in this order."""
-        operations = join(self._unmapped, operations | {"ready": ends})
-        operations = take(operations, np.lexsort((operations["number"], operations["ready"])))
-        reach = np.searchsorted(operations["ready"], until_ns)
-        operations, self._unmapped = take(operations, slice(reach)), take(operations, slice(reach, None))
-        which, row = spread(operations["pages"])
-        costs, refused = self.mapping.write(operations["page"][which] + row * self.flash.dies)
-        service = operations["service"] = np.zeros(len(operations["page"]), np.int64)
+    def _map(self, operations: Columns, until_ns: int) -> None:
+        """Map the writes that reach their dies before the window ends, in this order."""
+        ready, stage = operations["ready"], operations["stage"]
+        rows = np.flatnonzero((stage == _CARRIED) & (ready < until_ns))
+        rows = rows[np.argsort(ready[rows], kind="stable")]
+        which, place = spread(operations["pages"][rows])
+        costs, refused = self.mapping.write(operations["page"][rows][which] + place * self.flash.dies)
+        service = np.zeros(len(rows), np.int64)
         service[which[~refused]] = self.flash.program_ns
         np.add.at(service, which, costs)
-        self._open["failed"][self._place[operations["command"][which[refused]] - self._first]] = True
-        return operations
+        operations["service"][rows], stage[rows] = service, _DIE
+        operations["failed"][rows[which[refused]]] = True
 
-    def _end(self, operations: Columns, ends: Integers) -> None:
-        """Note when operations end that were their commands' last but for the link, which the host's reads cross."""
-        places = self._place[operations["command"] - self._first]
-        crossing = ~operations["engine"] & ~operations["writes"]
-        link = np.where(crossing, self.flash.link_ns(self._open["pages"][places]), 0)
-        np.maximum.at(self._open["finish_ns"], places, ends + link)
-        np.subtract.at(self._open["left"], places, 1)
-
-
-def spread(counts: Integers) -> tuple[Integers, Integers]:
-    """Return, for each of ``sum(counts)`` parts, which whole it is of, and its place in it."""
-    which = np.repeat(np.arange(len(counts)), counts)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    def _take_ended(self) -> Columns:
+        """Return the commands whose operations have all ended, and forget these."""
+        operations = self._operations
+        first = np.flatnonzero(np.diff(operations["number"], prepend=-1))
+        if not len(first):
+            return commands_table()
+        commands = take(operations, first)
+        pages = commands["pages"] = np.add.reduceat(operations["pages"], first)
+        crossing = np.where(commands["writes"] | commands["engine"], 0, self.flash.link_ns(pages))
+        commands["finish_ns"] = np.maximum.reduceat(operations["ready"], first) + crossing
+        commands["failed"] = np.logical_or.reduceat(operations["failed"], first)
+        ended = np.minimum.reduceat(operations["stage"], first) == _ENDED
+        self._operations = take(operations, ~np.repeat(ended, np.diff(first, append=len(operations["page"]))))
+        return take({name: commands[name] for name in commands_table()}, ended)
 
 
 @dataclass(frozen=True)

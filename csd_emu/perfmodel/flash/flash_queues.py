@@ -9,7 +9,6 @@ order within those that have operations of both is found step by step.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,31 +19,22 @@ Integers = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
 
-def table(numbers: Sequence[str], flags: Sequence[str], rows: int = 0) -> Columns:
-    """Return columns of zeros, int64, and of False."""
-    return {name: np.zeros(rows, np.bool_ if name in flags else np.int64) for name in (*numbers, *flags)}
-
-
 def take(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:
-    """Return some rows: by their places, a mask or a slice."""
+    """Return some rows, by their places, a mask or a slice."""
     if not isinstance(rows, slice) and rows.dtype == np.bool_:
         rows = np.flatnonzero(rows)  # once for all columns
     return {name: column[rows] for name, column in columns.items()}
 
 
 def join(first: Columns, second: Columns) -> Columns:
-    """Return the rows of two tables, which have the same columns."""
+    """Return the rows of two tables, with the columns of the first."""
     return {name: np.concatenate([column, second[name]]) for name, column in first.items()}
 
 
-def operations_table(rows: int = 0) -> Columns:
-    """Return a table of operations, each one access of a die or one transfer.
-
-    It is of `pages` of a `command`, from the logical `page` on, as many dies apart as there are. `number` orders what is
-    ready together; `ready` and `service` are nanoseconds.
-    """
-    names = "number", "ready", "service", "command", "page", "pages", "die"
-    return table(names, ("writes", "engine"), rows)
+def spread(counts: Integers) -> tuple[Integers, Integers]:
+    """Return, for each of ``sum(counts)`` parts, which whole it is of, and its place in it."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 class Stations:
@@ -52,35 +42,38 @@ class Stations:
 
     Attributes:
         free_ns: (servers,) when each has done what it began so far.
-        waiting: the operations that had not begun when the last window ended.
     """
 
     def __init__(self, servers: int, host_first: bool) -> None:
         """Take how many there are, and whether the host's operations go before the engine's that have not begun."""
         self.free_ns = np.zeros(servers, np.int64)
-        self.waiting = operations_table()
         self._host_first = host_first
 
-    def serve(self, operations: Columns, until_ns: int) -> tuple[Columns, Integers]:
-        """Take more operations, and begin all that begin before a window ends.
+    def serve(self, operations: Columns, rows: Integers, until_ns: int) -> Integers:
+        """Begin all operations that begin before a window ends.
 
-        What is ready before `until_ns` must be known: later calls bring what is ready then or later.
+        Args:
+            operations: with the columns ``ready`` and ``service``, in nanoseconds, ``die`` and ``engine``; what is ready
+                at the same time is served in the order of the rows. When one that begins will end replaces its ``ready``.
+            rows: those that wait here: all that are ready before `until_ns`, and any others.
+            until_ns: device time.
 
         Returns:
-            (n,) operations that began, and (n,) nanoseconds when each ends.
+            The rows that began.
         """
-        operations = join(self.waiting, operations)
-        server = operations["die"] % len(self.free_ns)
-        order = np.lexsort((operations["number"], operations["ready"], server.astype(np.uint16)))
-        operations, server = take(operations, order), server[order]
-        ready = np.maximum(operations["ready"], self.free_ns[server])
-        ends = first_come(ready, operations["service"], server)
+        server = operations["die"][rows] % len(self.free_ns)
+        order = np.lexsort((operations["ready"][rows], server.astype(np.uint16)))
+        rows, server = rows[order], server[order]
+        service = operations["service"][rows]
+        ready = np.maximum(operations["ready"][rows], self.free_ns[server])
+        ends = first_come(ready, service, server)
         if self._host_first:
-            _put_host_first(operations, server, ready, ends)
-        began = ends - operations["service"] < until_ns
-        self.waiting = take(operations, ~began)
-        np.maximum.at(self.free_ns, server[began], ends[began])
-        return take(operations, began), ends[began]
+            _put_host_first((ready, service, operations["engine"][rows]), server, ends)
+        began = np.flatnonzero(ends - service < until_ns)
+        rows, ends = rows[began], ends[began]
+        np.maximum.at(self.free_ns, server[began], ends)
+        operations["ready"][rows] = ends
+        return rows
 
 
 def first_come(ready: Integers, service: Integers, server: Integers | int = 0) -> Integers:
@@ -94,21 +87,24 @@ def first_come(ready: Integers, service: Integers, server: Integers | int = 0) -
     return ends
 
 
-def _put_host_first(operations: Columns, server: Integers, ready: Integers, ends: Integers) -> None:
-    """Correct the ends in busy periods that have operations of host and engine."""
+def _put_host_first(queue: tuple[npt.NDArray[Any], ...], server: Integers, ends: Integers) -> None:
+    """Correct the ends in busy periods that have operations of both; `queue` is when each is ready, its service, whose.
+
+    What was ready before its server was free counts as ready then: the order of arrival is the order of the rows.
+    """
+    ready, _, engine = queue
     idle = np.diff(server, prepend=-1) != 0
     idle[1:] |= ready[1:] > ends[:-1]
     bounds = [*np.flatnonzero(idle).tolist(), len(ends)]
-    share = np.add.reduceat(operations["engine"], bounds[:-1], dtype=np.int64) if len(ends) else ends
+    share = np.add.reduceat(engine, bounds[:-1], dtype=np.int64) if len(ends) else ends
     for period in np.flatnonzero((share > 0) & (share < np.diff(bounds))).tolist():
         part = slice(bounds[period], bounds[period + 1])
-        ends[part] = _host_first_ends(take(operations, part), int(ready[part.start]))
+        ends[part] = _host_first_ends(*(column[part].tolist() for column in queue))
 
 
-def _host_first_ends(operations: Columns, now: int) -> list[int]:
-    """Return when each operation of one busy period ends, which begins `now`, if the host goes first."""
-    ready, service, engine = (operations[name].tolist() for name in ("ready", "service", "engine"))
-    ends, came, waiting = [0] * len(ready), 0, list[tuple[bool, int]]()
+def _host_first_ends(ready: list[int], service: list[int], engine: list[bool]) -> list[int]:
+    """Return when each operation of one busy period ends, if the host goes first."""
+    ends, now, came, waiting = [0] * len(ready), ready[0], 0, list[tuple[bool, int]]()
     for _ in ready:
         while came < len(ready) and ready[came] <= now:
             heapq.heappush(waiting, (engine[came], came))

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
+from csd_emu.perfmodel.flash.flash_queues import Integers, spread
 
-Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -62,20 +62,19 @@ class PageMapping:
         """
         size, costs, refused = self.flash.pages_erased, np.zeros(len(pages), np.int64), self._without_room(pages)
         places = np.flatnonzero(~refused)
-        die = pages[places] % self.flash.dies
-        order = np.argsort(die.astype(np.uint16), kind="stable")
-        places, die = places[order], die[order]
-        while len(places):
-            rank = np.arange(len(die)) - np.searchsorted(die, die)
-            offset = self._used[die] + rank
-            fits = offset < size
-            now = die[fits]
-            self._commit(pages[places[fits]], self._open[now] * size + offset[fits])
-            self._used += np.bincount(now, minlength=self.flash.dies)
-            places, die = places[~fits], die[~fits]
-            for first in np.flatnonzero(np.diff(die, prepend=-1)).tolist():
-                costs[places[first]] += self._open_next(int(die[first]))
-        self.written_pages += len(pages) - int(np.count_nonzero(refused))
+        self.written_pages += len(places)
+        die = (pages[places] % self.flash.dies).astype(np.uint16)
+        places = places[np.argsort(die, kind="stable")]
+        left = np.bincount(die, minlength=self.flash.dies)
+        begin = np.cumsum(left) - left
+        while left.any():
+            count = np.minimum(left, size - self._used)
+            which, row = spread(count)
+            self._commit(pages[places[begin[which] + row]], self._open[which] * size + self._used[which] + row)
+            for value, change in ((self._used, count), (begin, count), (left, -count)):
+                value += change
+            for full in np.flatnonzero(left).tolist():
+                costs[places[begin[full]]] += self._open_next(full)
         return costs, refused
 
     def _per_die(self) -> zip[tuple[int, int]]:
