@@ -20,66 +20,65 @@ from firmware_agent.common.errors import DataError
 MOST_LINES, LONGEST_LINE = 1_000_000, 4096
 """Of a trace, and characters of a line."""
 _FIO = {"fio version 2 iolog": 2, "fio version 3 iolog": 3}
-_ACTIONS = frozenset({"read", "write", "add", "open", "close", "wait", "sync", "datasync", "trim"})
+_MOVES, _OTHERS = ("read", "write"), ("add", "open", "close", "wait", "sync", "datasync", "trim")
 _MOST_NS = 2**60
+_Line = tuple[int, str, int, int]
 
 
 def read_block_trace(path: Path, page_bytes: int, namespace_pages: int) -> Columns:
-    """Return the commands of a trace, whose first arrives at 0, in pages that they touch.
+    """Return the commands of a trace, in pages that they touch; the first line of MSR's is at 0.
 
     Raises:
         DataError: it cannot be read or is too long, or a line is not understood, of an earlier time than the one before
             it, beyond the namespace or of zero length; its number is named.
     """
-    rows, version, now, first = list[tuple[int, int, int, bool]](), 0, 0, None
-    number, limit = 0, namespace_pages * page_bytes
+    lines, version, number = list[_Line](), 0, 0
     try:
         with path.open(encoding="utf-8") as file:
-            while line := file.readline(LONGEST_LINE):
-                number += 1
-                if number == 1 and (version := _FIO.get(line.strip(), 0)):
+            for number, text in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
+                if number == 1 and text.strip() in _FIO:
+                    version = _FIO[text.strip()]
                     continue
-                time, action, offset, length = _parse(line, version, now)
-                first = time if first is None else first
-                _check(number, time - max(now, first), action, (offset, length), limit)
-                now = time
-                if action in ("read", "write"):
-                    rows.append((time - first, offset, length, action == "write"))
+                last = lines[-1] if lines else (0, "", 0, 0)
+                line = _parse(text, version, last[0])
+                _check(number, line, last[0] if lines or version else line[0], namespace_pages * page_bytes)
+                lines.append(line)
     except (OSError, ValueError, LookupError) as error:
-        raise DataError(f"{path}, line {number}: {error}; a trace is MSR Cambridge's CSV or fio's iolog 2 or 3") from None
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    commands = commands_table(len(rows))
-    commands["arrival_ns"], commands["page"], commands["writes"] = table[:, 0], table[:, 1] // page_bytes, table[:, 3] == 1
-    commands["pages"] = -(-(table[:, 1] + table[:, 2]) // page_bytes) - commands["page"]
-    return commands
+        raise DataError(f"{path}, line {number}: {error}; give MSR Cambridge's CSV or fio's iolog 2 or 3") from None
+    first = lines[0][0] if lines and not version else 0
+    rows = [(time - first, start, size, action == "write") for time, action, start, size in lines if action in _MOVES]
+    time, start, size, writes = np.array(rows, np.int64).reshape(-1, 4).T
+    page, end = start // page_bytes, -(-(start + size) // page_bytes)
+    return commands_table(len(rows)) | {"arrival_ns": time, "page": page, "pages": end - page, "writes": writes == 1}
 
 
-def _parse(line: str, version: int, now: int) -> tuple[int, str, int, int]:
+def _parse(text: str, version: int, now: int) -> _Line:
     """Return time in nanoseconds, action, offset and length of a line; 0 for what an action does not have."""
     if not version:
-        time, _, _, action, start, size, *_ = line.split(",")
+        time, _, _, action, start, size, *_ = text.split(",")
         return int(time) * 100, action.lower(), int(start), int(size)
-    words = line.split()
+    words = text.split()
     if version == 3:
         now = int(words.pop(0)) * 1000
     offset, length, *_ = *map(int, words[2:4]), 0, 0
     return now + (offset * 1000 if words[1] == "wait" else 0), words[1], offset, length
 
 
-def _check(number: int, later_ns: int, action: str, part: tuple[int, int], limit: int) -> None:
-    """Return if a line is sound; `part` is its offset and length.
+def _check(number: int, line: _Line, now: int, limit: int) -> None:
+    """Return if a line is sound, which follows one at the time `now`, of a namespace of `limit` bytes.
 
     Raises:
         ValueError: it is not.
     """
-    if number > MOST_LINES:
-        raise ValueError(f"the trace has more than {MOST_LINES} lines; cut it")
-    if action not in _ACTIONS:
-        raise ValueError(f"the action {action!r} is not known")
-    if not 0 <= later_ns < _MOST_NS:
-        raise ValueError("the time goes back, or on by more than 36 years; sort the trace")
-    if action in ("read", "write") and not (part[0] >= 0 < part[1] <= limit - part[0]):
-        raise ValueError(
-            f"offset {part[0]} and length {part[1]}; the length must be positive, and the end within the namespace's "
-            f"{limit} bytes"
-        )
+    time, action, offset, length = line
+    faults = {
+        f"the trace has more than {MOST_LINES} lines; cut it": number > MOST_LINES,
+        f"the action {action!r} is not known": action not in _MOVES + _OTHERS,
+        "the time goes back, or on by more than 36 years; sort the trace": not 0 <= time - now < _MOST_NS,
+        f"offset {offset}, length {length}; the length must be positive, and all within the namespace's {limit} bytes": (
+            action in _MOVES and not offset >= 0 < length <= limit - offset
+        ),
+    }
+    for fault, found in faults.items():
+        if found:
+            raise ValueError(fault)

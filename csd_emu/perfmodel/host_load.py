@@ -17,12 +17,10 @@ from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, ch
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, join, take
 from firmware_agent.common.errors import ConfigurationError
 
-Floats = npt.NDArray[np.float64]
 CHUNK = 4096
 """Commands that are drawn together."""
 TURNAROUND_NS = 10_000
 """From the end of a command to the next one of the same place in the queue; assumed, for interrupt and system call."""
-DAY_NS = 86_400 * SECOND
 # Relative rate of each hour of a day.
 DIURNAL = (3, 2, 2, 2, 2, 3, 5, 8, 12, 15, 16, 16, 15, 15, 16, 16, 15, 13, 11, 10, 9, 8, 6, 4)
 _LN2 = 0.6931471805599453
@@ -83,11 +81,12 @@ class LoadGenerator:
             and (load.iops > 0) != (load.queue_depth > 0),
             "shape": 0 < sum(load.shape) < 2**13 and min(load.shape) >= 0,
             "period_ns": len(load.shape) <= load.period_ns < 2**50,
-            "first_page or span_pages": 0 <= load.first_page <= most - load.span_pages and load.span_pages >= self.pages,
+            "first_page or span_pages": 0 <= load.first_page <= most - load.span_pages <= most - self.pages,
         }
         if wrong := [name for name, holds in tests.items() if not holds]:
             raise ConfigurationError(
-                f"host load: {wrong[0]} is impossible for a namespace of {most} pages of {flash.page_bytes} bytes: {load}"
+                f"host load: {wrong[0]} is impossible for a namespace of {most} pages of {flash.page_bytes} bytes; "
+                f"change it in {load}"
             )
         check_rate(flash, load.iops * max(load.shape) * len(load.shape) / sum(load.shape), load.read_share, self.pages)
         self._drawn, self._clock, self._ready = 0, 0.0, commands_table()
@@ -108,10 +107,11 @@ class LoadGenerator:
         self._ready = take(self._ready, slice(len(arrivals), None))
         return taken
 
-    def _draw(self) -> tuple[Columns, Floats]:
+    def _draw(self) -> tuple[Columns, npt.NDArray[np.float64]]:
         """Return the next commands, without times, and what their gaps are drawn from, above 0 and at most 1."""
         load, first = self.load, self._drawn * CHUNK
-        random = np.random.Philox(key=load.seed, counter=self._drawn << 64).random_raw(3 * CHUNK).reshape(3, CHUNK) >> 11
+        bits = np.random.Philox(key=load.seed, counter=self._drawn << 64).random_raw(3 * CHUNK)
+        random = np.asarray(bits).reshape(3, CHUNK) >> np.uint64(11)
         self._drawn += 1
         commands, places = commands_table(CHUNK), load.span_pages // self.pages
         block = first + np.arange(CHUNK) if load.sequential else random[0].astype(np.int64)
@@ -151,17 +151,15 @@ def run_closed_loop(drive: FlashDrive, generator: LoadGenerator, commands: int) 
         due = np.concatenate([due[due >= until], done[-1]["finish_ns"] + TURNAROUND_NS])
         commands -= len(begins)
     done.append(drive.serve(commands_table()))
-    ended = {name: np.concatenate([columns[name] for columns in done]) for name in done[0]}
-    return take(ended, np.argsort(ended["number"]))
+    order = np.argsort(np.concatenate([columns["number"] for columns in done]))
+    return {name: np.concatenate([columns[name] for columns in done])[order] for name in commands_table()}
 
 
-def _logarithm(values: Floats) -> Floats:
+def _logarithm(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return natural logarithms, within 1e-15 or so, the same to the bit on any machine."""
     part, exponent = np.frexp(values)
     low = part < 0.7071067811865476
     part, exponent = np.where(low, 2 * part, part), exponent - low
     ratio = (part - 1) / (part + 1)
-    square, series = ratio * ratio, np.zeros(len(values))
-    for odd in range(21, 0, -2):
-        series = series * square + 1 / odd
-    return 2 * ratio * series + exponent * _LN2
+    series = np.polyval([1 / odd for odd in range(21, 0, -2)], ratio * ratio)
+    return np.asarray(2 * ratio * series + exponent * _LN2)

@@ -21,7 +21,7 @@ BURST_BYTES = 131_072
 """Of the engine's commands beyond its limit, at once."""
 FOREVER = 2**62
 """Nanoseconds, later than anything."""
-# Where an operation is: it waits for its channel's way in, is on that way, waits for its die, for the way out, has ended.
+# Where an operation is: it waits for the way in, is on that way, waits for its die or the way out, has ended.
 _INTO, _CARRIED, _DIE, _OUT, _ENDED = range(5)
 _OWN = "arrival_ns", "page", "pages", "number", "finish_ns"
 _OPERATION = "arrival_ns", "page", "pages", "number", "ready", "service", "die", "stage"
@@ -30,8 +30,8 @@ _OPERATION = "arrival_ns", "page", "pages", "number", "ready", "service", "die",
 def commands_table(rows: int = 0, numbers: Sequence[str] = _OWN) -> Columns:
     """Return a table of commands.
 
-    What a command says: `arrival_ns`, the first logical `page` and how many `pages`, whether it `writes`, and whether it
-    is the `engine`'s. What the drive adds: `number`, counted from the drive's first; `finish_ns`; and whether it
+    What a command says: `arrival_ns`, the first logical `page` and how many `pages`, whether it `writes`, and whether
+    it is the `engine`'s. What the drive adds: `number`, counted from the drive's first; `finish_ns`; and whether it
     `failed`: a write for which there was no room.
     """
     flags = {name: np.zeros(rows, np.bool_) for name in ("writes", "engine", "failed")}
@@ -116,15 +116,12 @@ class FlashDrive:
         Raises:
             ConfigurationError: they are not.
         """
-        arrival, pages, most = commands["arrival_ns"], commands["pages"], self.mapping.namespace_pages
-        if np.any(np.diff(arrival, prepend=self.until_ns) < 0) or np.any(arrival >= until_ns):
+        arrival, page, most = commands["arrival_ns"], commands["page"], self.mapping.namespace_pages
+        late = np.any(np.diff(arrival, prepend=self.until_ns) < 0) or np.any(arrival >= until_ns)
+        if late or np.any(page < 0) or np.any(commands["pages"] < 1) or np.any(page + commands["pages"] > most):
             raise ConfigurationError(
-                f"flash: commands must arrive in their order, from {self.until_ns} ns to {until_ns} ns; sort them, or "
-                "give a later window"
-            )
-        if np.any(commands["page"] < 0) or np.any(pages < 1) or np.any(commands["page"] + pages > most):
-            raise ConfigurationError(
-                f"flash: a command is of no page, or reaches beyond the namespace's {most} pages; shorten or move it"
+                f"flash: commands must arrive in their order, from {self.until_ns} ns to {until_ns} ns, and each be of "
+                f"a page or more of the namespace's {most}; sort them, give a later window, or move them"
             )
 
     def _split(self, commands: Columns) -> Columns:
@@ -183,8 +180,9 @@ class FlashDrive:
         commands["finish_ns"] = np.maximum.reduceat(operations["ready"], first) + crossing
         commands["failed"] = np.logical_or.reduceat(operations["failed"], first)
         ended = np.minimum.reduceat(operations["stage"], first) == _ENDED
-        self._operations = take(operations, ~np.repeat(ended, np.diff(first, append=len(operations["page"]))))
-        return take({name: commands[name] for name in commands_table()}, ended)
+        left = ~np.repeat(ended, np.diff(first, append=len(operations["page"])))
+        self._operations = take(operations, np.flatnonzero(left))
+        return take({name: commands[name] for name in commands_table()}, np.flatnonzero(ended))
 
 
 @dataclass(frozen=True)
@@ -199,9 +197,8 @@ class LatencySummary:
 
 def summarise_latencies(latency_ns: Integers) -> LatencySummary:
     """Return mean and quantiles of latencies, of which there is at least one."""
-    ordered = np.sort(latency_ns)
-    ranks = (-(-len(ordered) * share // 1000) - 1 for share in (500, 990, 999))
-    return LatencySummary(float(ordered.mean()), *(int(ordered[rank]) for rank in ranks))
+    quantiles = np.quantile(latency_ns, (0.5, 0.99, 0.999), method="inverted_cdf")
+    return LatencySummary(float(latency_ns.mean()), *map(int, quantiles))
 
 
 def queue_depths(arrival_ns: Integers, finish_ns: Integers) -> Integers:

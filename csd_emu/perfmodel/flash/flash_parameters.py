@@ -4,8 +4,8 @@ Sources of the defaults, which a profile's figures will replace (docs/flash.md h
 
 * FEMU (MoatLab/FEMU, hw/femu): 8 channels of 8 dies, 256 blocks a plane, 256 pages of 4 KiB a block; 40 us, 200 us and
   2 ms to read, program and erase; no channel time; 7 % over-provisioning.
-* MQSim (CMU-SAFARI/MQSim, ssdconfig.xml): 8 channels of 4 chips of 2 dies of 2 planes, 2048 blocks a plane, 256 pages of
-  8 KiB a block, 75 us, 75 us and 3.8 ms; 333 MT/s of 8 bits; 7 % over-provisioning.
+* MQSim (CMU-SAFARI/MQSim, ssdconfig.xml): 8 channels of 4 chips of 2 dies of 2 planes, 2048 blocks a plane, 256 pages
+  of 8 KiB a block, 75 us, 75 us and 3.8 ms; 333 MT/s of 8 bits; 7 % over-provisioning.
 * Samsung's fifth generation of V-NAND, three bits a cell: 50 us to read, 500 us to program, 1.4 Gb/s a pin (press, July
   2018; the fourth: 0.8 Gb/s and a third slower; the sixth: 45 us and 450 us, August 2019).
 * Erasing takes more than 3.5 ms (Cho et al., "AERO: Adaptive Erase Operation", ASPLOS 2024).
@@ -75,13 +75,13 @@ class FlashParameters:
                 )
         if self.dies > 2**15 or self.physical_pages >= 2**31:
             raise ConfigurationError(
-                f"flash: the geometry has {self.dies} dies and {self.physical_pages} pages; use at most 32768 dies and, "
-                "by fewer blocks_per_plane or a larger page_bytes, fewer than 2^31 pages"
+                f"flash: the geometry has {self.dies} dies and {self.physical_pages} pages; use at most 32768 dies "
+                "and, by fewer blocks_per_plane or a larger page_bytes, fewer than 2^31 pages"
             )
         if self.namespace_pages > self.dies * self.usable_pages_per_die or not self.namespace_pages:
             raise ConfigurationError(
-                f"flash: over_provisioning is {self.over_provisioning}; of the {self.blocks_per_plane} blocks_per_plane "
-                "it must leave two or more to garbage collection, and some to data: change either"
+                f"flash: over_provisioning is {self.over_provisioning}; of the {self.blocks_per_plane} "
+                "blocks_per_plane it must leave two or more to garbage collection, and some to data: change either"
             )
 
     @property
@@ -176,7 +176,7 @@ def check_rate(flash: FlashParameters, iops: float, read_share: float, pages: in
     ceiling = flash_ceiling(flash, read_share, pages)
     if iops > ceiling.iops:
         raise ConfigurationError(
-            f"host load: a rate of {iops:g} commands a second is more than this flash serves; its {ceiling.limit} allow "
-            f"{ceiling.iops:.0f} ({ceiling.bytes_per_second / 1e6:.0f} MB/s) at a read share of {read_share:g} and "
+            f"host load: a rate of {iops:g} commands a second is more than this flash serves; its {ceiling.limit} "
+            f"allow {ceiling.iops:.0f} ({ceiling.bytes_per_second / 1e6:.0f} MB/s) at a read share of {read_share:g} and "
             f"{pages} pages a command: lower the rate"
         )

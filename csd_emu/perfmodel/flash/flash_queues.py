@@ -19,10 +19,8 @@ Integers = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
 
-def take(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:
-    """Return some rows, by their places, a mask or a slice."""
-    if not isinstance(rows, slice) and rows.dtype == np.bool_:
-        rows = np.flatnonzero(rows)  # once for all columns
+def take(columns: Columns, rows: Integers | slice) -> Columns:
+    """Return some rows, by their places."""
     return {name: column[rows] for name, column in columns.items()}
 
 
@@ -53,8 +51,9 @@ class Stations:
         """Begin all operations that begin before a window ends.
 
         Args:
-            operations: with the columns ``ready`` and ``service``, in nanoseconds, ``die`` and ``engine``; what is ready
-                at the same time is served in the order of the rows. When one that begins will end replaces its ``ready``.
+            operations: with the columns ``ready`` and ``service``, in nanoseconds, ``die`` and ``engine``; what is
+                ready at the same time is served in the order of the rows. ``ready`` of those that begin becomes when
+                they end.
             rows: those that wait here: all that are ready before `until_ns`, and any others.
             until_ns: device time.
 

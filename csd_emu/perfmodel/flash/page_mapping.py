@@ -1,9 +1,9 @@
 """Where each logical page lies, and what garbage collection costs: page-level mapping, one log per die.
 
-Logical page p belongs to die p modulo the number of dies, for good. A die writes to one open block; when it is full, the
-last free block but one is opened. Then the die collects: of its closed blocks the one with the fewest valid pages
-(greedy; of several, the first) is copied to the beginning of the open block and erased. So one block of each die is open
-and one is free, as in the model of the closed forms (docs/flash.md).
+Logical page p belongs to die p modulo the number of dies, for good. A die writes to one open block; when it is full, a
+free one is opened. If that was the last, the die collects: of its closed blocks the one with the fewest valid pages
+(greedy; of several, the first) is copied to the beginning of the open block and erased. So a drive that has been
+written for long has one open and one free block on each die. A block is one of each plane.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ class PageMapping:
         self.owner = np.full(flash.physical_pages, -1, np.int32)
         self.valid = np.zeros(flash.dies * blocks, np.int64)
         self.live = np.zeros(flash.dies, np.int64)
-        pages = np.arange(self.namespace_pages if filled else 0)
+        pages = np.arange(min(self.namespace_pages, flash.dies * flash.usable_pages_per_die) if filled else 0)
         row, die = np.divmod(pages, flash.dies)
-        pages, row, die = (values[row < flash.usable_pages_per_die] for values in (pages, row, die))
         self._commit(pages, die * blocks * size + row)
-        self._open = np.arange(flash.dies) * blocks + self.live // size
-        self._used = self.live % size
-        self._free = [list(range(first + blocks - 1, int(opened), -1)) for first, opened in self._per_die()]
+        self._open, self._used = np.arange(flash.dies) * blocks + self.live // size, self.live % size
+        self._free = [list(range(blocks * die - 1, last, -1)) for die, last in enumerate(self._open.tolist(), 1)]
 
     @property
     def write_amplification(self) -> float:
@@ -77,22 +75,17 @@ class PageMapping:
                 costs[places[begin[full]]] += self._open_next(full)
         return costs, refused
 
-    def _per_die(self) -> zip[tuple[int, int]]:
-        """Pair each die's first block with the one that is open."""
-        starts = range(0, len(self.valid), self.flash.blocks_per_plane)
-        return zip(starts, self._open.tolist(), strict=True)
-
     def _without_room(self, pages: Integers) -> Flags:
         """Tell which pages have no place yet, on dies that have no room left; the first to come get what is left."""
-        refused = np.zeros(len(pages), np.bool_)
-        if self.namespace_pages > self.flash.dies * self.flash.usable_pages_per_die:
-            fresh, first, which = np.unique(pages, return_index=True, return_inverse=True)
-            fresh_first = np.sort(first[self.page_of[fresh] < 0])
-            die = pages[fresh_first] % self.flash.dies
-            order = np.argsort(die, kind="stable")
-            rank = np.arange(len(die)) - np.searchsorted(die[order], die[order])
-            lacks = rank + self.live[die[order]] >= self.flash.usable_pages_per_die
-            refused = np.isin(first, fresh_first[order[lacks]])[which]
+        refused, dies = np.zeros(len(pages), np.bool_), self.flash.dies
+        if self.namespace_pages > dies * self.flash.usable_pages_per_die:
+            fresh = np.flatnonzero(self.page_of[pages] < 0)
+            values, first, which = np.unique(pages[fresh], return_index=True, return_inverse=True)
+            order = np.lexsort((first, values % dies))
+            die = values[order] % dies
+            rank = np.arange(len(die)) - np.searchsorted(die, die)
+            lacks = rank + self.live[die] >= self.flash.usable_pages_per_die
+            refused[fresh] = lacks[np.argsort(order)[which]]
         return refused
 
     def _commit(self, pages: Integers, places: Integers) -> None:

@@ -40,7 +40,7 @@ def read(tmp_path: Path, text: str) -> dict[str, list[int]]:
 def test_traces_become_commands_of_the_pages_that_they_touch(tmp_path: Path) -> None:
     assert read(tmp_path, MSR) == {
         **{"arrival_ns": [0, 1_332_052_600, 1_332_052_600], "page": [7014609920 // 4096, 1317441536 // 4096, 0]},
-        **{"pages": [6, 3, 2], "writes": [False, True, False]},
+        **{"pages": [7, 3, 2], "writes": [False, True, False]},
     }
     assert read(tmp_path, V2) == {
         **{"arrival_ns": [0, 250_000], "page": [0, 2], "pages": [1, 1], "writes": [False, True]}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from csd_emu.perfmodel.flash.flash_drive import FlashDrive
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.host_load import (
-    DAY_NS,
     DIURNAL,
     TURNAROUND_NS,
     HostLoad,
@@ -64,9 +63,9 @@ def test_fixed_gaps_are_equal_and_sequential_commands_follow_each_other() -> Non
 
 
 def test_a_day_has_as_many_commands_as_the_mean_rate_says() -> None:
-    load = HostLoad(4096, PAGES, iops=1, poisson=False, shape=DIURNAL, period_ns=DAY_NS)
-    commands = LoadGenerator(load, FLASH).take_until(DAY_NS)
-    hours = np.bincount(commands["arrival_ns"] // (DAY_NS // 24), minlength=24)
+    load = HostLoad(4096, PAGES, iops=1, poisson=False, shape=DIURNAL, period_ns=(86_400 * SECOND))
+    commands = LoadGenerator(load, FLASH).take_until(86_400 * SECOND)
+    hours = np.bincount(commands["arrival_ns"] // ((86_400 * SECOND) // 24), minlength=24)
     assert hours.sum() == pytest.approx(86_400, abs=1)
     assert hours / hours.sum() == pytest.approx(np.array(DIURNAL) / sum(DIURNAL), abs=1e-4)
 
