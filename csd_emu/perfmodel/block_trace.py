@@ -75,7 +75,7 @@ def _check(number: int, line: _Line, now: int, limit: int) -> None:
         f"the trace has more than {MOST_LINES} lines; cut it": number > MOST_LINES,
         f"the action {action!r} is not known": action not in _MOVES + _OTHERS,
         "the time goes back, or on by more than 36 years; sort the trace": not 0 <= time - now < _MOST_NS,
-        f"offset {offset}, length {length}; the length must be positive, and all within the namespace's {limit} bytes": (
+        f"offset {offset}, length {length}; the length must be positive, all within the namespace's {limit} bytes": (
             action in _MOVES and not offset >= 0 < length <= limit - offset
         ),
     }

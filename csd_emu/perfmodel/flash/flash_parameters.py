@@ -176,7 +176,7 @@ def check_rate(flash: FlashParameters, iops: float, read_share: float, pages: in
     ceiling = flash_ceiling(flash, read_share, pages)
     if iops > ceiling.iops:
         raise ConfigurationError(
-            f"host load: a rate of {iops:g} commands a second is more than this flash serves; its {ceiling.limit} "
-            f"allow {ceiling.iops:.0f} ({ceiling.bytes_per_second / 1e6:.0f} MB/s) at a read share of {read_share:g} and "
+            f"host load: a rate of {iops:g} commands a second is beyond this flash; its {ceiling.limit} allow "
+            f"{ceiling.iops:.0f} ({ceiling.bytes_per_second / 1e6:.0f} MB/s) at a read share of {read_share:g} and "
             f"{pages} pages a command: lower the rate"
         )

@@ -76,7 +76,7 @@ def queue_error(load: float, commands: int, seed: int) -> float:
 
 
 def read_error(pages: int, commands: int) -> float:
-    """Return the relative error of the rate at which reads of one or many pages end that all wait from the beginning."""
+    """Return the relative error of the rate at which reads end, of so many pages, that all wait from the beginning."""
     flash = FlashParameters(planes=2, blocks_per_plane=32, link_bytes_per_second=FAST)
     load = HostLoad(pages * flash.page_bytes, flash.namespace_pages, sequential=pages > 1, queue_depth=1)
     arrivals = np.zeros(commands // pages, np.int64)
