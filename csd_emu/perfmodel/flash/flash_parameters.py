@@ -121,7 +121,7 @@ class FlashParameters:
     def array_operations(self, pages: Counts) -> Counts:
         """Return the reads or programs of a command: planes work together where pages of it are their own."""
         over = pages % (self.dies * self.planes)
-        return pages // (self.dies * self.planes) * self.dies + np.minimum(over, self.dies)
+        return pages // (self.dies * self.planes) * self.dies + over - (over - self.dies) * (over > self.dies)
 
 
 @dataclass(frozen=True)
