@@ -123,6 +123,7 @@ def test_the_engines_bytes_enter_at_the_limit_after_a_burst() -> None:
     assert FlashDrive(flash, ENGINE_LIMIT, limit).serve(commands)["finish_ns"].max() < 0.01 * SECOND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.8])
 def test_the_mean_wait_is_that_of_an_m_d_1_queue_on_each_die(load: float) -> None:
     flash = FlashParameters(blocks_per_plane=32, channel_bytes_per_second=2**52, link_bytes_per_second=2**52)

@@ -81,6 +81,7 @@ def greedy_write_amplification(size: int, ratio: float) -> float:
     raise AssertionError("no solution")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "over"), [(32, 0.28), (64, 0.15)])
 def test_collection_copies_what_the_closed_form_of_uniform_writes_says(size: int, over: float) -> None:
     flash = FlashParameters(
