@@ -38,9 +38,9 @@ def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
     Figures: `queueing_error`: the largest relative error of the mean wait of M/D/1 queues on each die (at three loads),
     of the rates of random and of sequential reads at the ceiling, and of the write amplification of greedy collection
     under uniform writes (four drives). `model_cost`: seconds of one core that the model takes per device second, of 8
-    drives one after another, each with 20,000 random commands of 4 KiB a second (70 % reads), 25 MB/s read by its engine, and a drive
-    that has been written for long, in ten windows a second; of a run it is the share only where a device second takes
-    one wall second. `model_cost_host_first`: the same with the host first. The samples have each error, and a hash of
+    drives one after another, each with 20,000 random commands of 4 KiB a second (70 % reads) and 26 MB/s read by its
+    engine, all of it written for long, in ten windows a second; of a run it is the share only where a device second
+    takes one wall second. `model_cost_host_first`: the same with the host first. The samples have each error, and a hash of
     all ends: the same seed has the same on any machine.
     """
     errors = dict[str, float]()
