@@ -40,8 +40,8 @@ def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
     under uniform writes (four drives). `model_cost`: seconds of one core that the model takes per device second, of 8
     drives one after another, each with 20,000 random commands of 4 KiB a second (70 % reads) and 26 MB/s read by its
     engine, all of it written for long, in ten windows a second; of a run it is the share only where a device second
-    takes one wall second. `model_cost_host_first`: the same with the host first. The samples have each error, and a hash of
-    all ends: the same seed has the same on any machine.
+    takes one wall second. `model_cost_host_first`: the same with the host first. The samples have each error, and a
+    hash of all ends: the same seed has the same on any machine.
     """
     errors = dict[str, float]()
     bench.progress.stage("compare queues with closed forms")
