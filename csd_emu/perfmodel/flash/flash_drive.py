@@ -21,8 +21,8 @@ BURST_BYTES = 131_072
 """Of the engine's commands beyond its limit, at once."""
 FOREVER = 2**62
 """Nanoseconds, later than anything."""
-# Where an operation is: it waits for the way in, is on that way, waits for its die or the way out, has ended.
-_INTO, _CARRIED, _DIE, _OUT, _ENDED = range(5)
+# Where an operation is: it waits for the way in, for its die, for the way out, has ended.
+_INTO, _DIE, _OUT, _ENDED = range(4)
 _OWN = "arrival_ns", "page", "pages", "number", "finish_ns"
 _OPERATION = "arrival_ns", "page", "pages", "number", "ready", "service", "die", "stage"
 
@@ -99,8 +99,7 @@ class FlashDrive:
         spill = np.maximum(self._dies.free_ns - self.until_ns, 0)
         operations = self._operations = join(self._operations, self._split(commands))
         stage = operations["stage"]
-        stage[self._into.serve(operations, np.flatnonzero(stage == _INTO), until_ns)] = _CARRIED
-        self._map(operations, until_ns)
+        self._map(operations, self._into.serve(operations, np.flatnonzero(stage == _INTO), until_ns))
         began = self._dies.serve(operations, np.flatnonzero(stage == _DIE), until_ns)
         self.until_ns, self.busy_ns = until_ns, spill - np.maximum(self._dies.free_ns - until_ns, 0)
         np.add.at(self.busy_ns, operations["die"][began], operations["service"][began])
@@ -155,17 +154,15 @@ class FlashDrive:
             self._bucket_ns = int(ends[-1])
         return released
 
-    def _map(self, operations: Columns, until_ns: int) -> None:
-        """Map the writes that reach their dies before the window ends, in this order."""
-        ready, stage = operations["ready"], operations["stage"]
-        rows = np.flatnonzero((stage == _CARRIED) & (ready < until_ns))
-        rows = rows[np.argsort(ready[rows], kind="stable")]
+    def _map(self, operations: Columns, rows: Integers) -> None:
+        """Map writes that are on their way, in the order in which they reach their dies: a die has one channel."""
+        rows = rows[np.argsort(operations["ready"][rows], kind="stable")]
         which, place = spread(operations["pages"][rows])
         costs, refused = self.mapping.write(operations["page"][rows][which] + place * self.flash.dies)
         service = np.zeros(len(rows), np.int64)
         service[which[~refused]] = self.flash.program_ns
         np.add.at(service, which, costs)
-        operations["service"][rows], stage[rows] = service, _DIE
+        operations["service"][rows], operations["stage"][rows] = service, _DIE
         operations["failed"][rows[which[refused]]] = True
 
     def _take_ended(self) -> Columns:
