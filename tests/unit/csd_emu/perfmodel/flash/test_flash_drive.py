@@ -72,8 +72,10 @@ def test_every_command_ends_once_and_windows_are_one_window_to_the_bit(
     asked: list[tuple[int, int, int, bool, bool]], policy: str, cuts: list[int], thin: bool
 ) -> None:
     commands = to_commands(asked)
-    whole, busy = serve_windows(make_drive(policy, thin), commands, [])
-    parts, busy_parts = serve_windows(make_drive(policy, thin), commands, cuts)
+    drives = [make_drive(policy, thin) for _ in range(2)]
+    whole, busy = serve_windows(drives[0], commands, [])
+    parts, busy_parts = serve_windows(drives[1], commands, cuts)
+    assert drives[0].mapping.page_of.tolist() == drives[1].mapping.page_of.tolist()
     assert whole["number"].tolist() == list(range(len(asked)))
     assert {name: column.tolist() for name, column in whole.items()} == {
         name: column.tolist() for name, column in parts.items()
