@@ -48,6 +48,7 @@ BENCHES = {
     **dict.fromkeys(("compose", "ci_gate", "pytest_warm"), "pipelines"),
     "api": "python_api.bench_api",
     "drive": "drive.bench_drive",
+    "storage": "storage.bench_storage",
     "hostile": "security.hostile_runs",
     "overhead": "training.noop_rounds",
     "fuzz": "security.bench_fuzz",

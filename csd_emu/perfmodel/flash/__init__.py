@@ -1,0 +1,1 @@
+"""A drive's flash in device time: mapping, garbage collection and queues of dies and channels."""

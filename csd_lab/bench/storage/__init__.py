@@ -1,0 +1,1 @@
+"""Bench of the flash model: against closed forms, and what it costs."""

@@ -1,0 +1,83 @@
+"""Traces in both formats, and lines that cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from csd_emu.perfmodel.block_trace import LONGEST_LINE, read_block_trace
+from firmware_agent.common.errors import DataError
+
+MSR = """128166372003061629,usr,0,Read,7014609920,24576,41286
+128166372016382155,usr,0,Write,1317441536,8193,1963
+128166372016382155,usr,0,Read,4095,2,1963
+"""
+V2 = """fio version 2 iolog
+/dev/sdb add
+/dev/sdb open
+/dev/sdb read 0 4096
+/dev/sdb wait 250 0
+/dev/sdb write 8192 4096
+/dev/sdb sync 0 0
+/dev/sdb close
+"""
+V3 = """fio version 3 iolog
+0 /dev/sdb add
+3 /dev/sdb open
+5 /dev/sdb read 4096 1
+9 /dev/sdb trim 0 4096
+11 /dev/sdb write 0 8192
+"""
+PAGES = 2_000_000
+
+
+def read(tmp_path: Path, text: str) -> dict[str, list[int]]:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    commands = read_block_trace(path, 4096, PAGES)
+    return {name: commands[name].tolist() for name in ("arrival_ns", "page", "pages", "writes")}
+
+
+def test_traces_become_commands_of_the_pages_that_they_touch(tmp_path: Path) -> None:
+    assert read(tmp_path, MSR) == {
+        **{"arrival_ns": [0, 1_332_052_600, 1_332_052_600], "page": [7014609920 // 4096, 1317441536 // 4096, 0]},
+        **{"pages": [7, 3, 2], "writes": [False, True, False]},
+    }
+    assert read(tmp_path, V2) == {
+        **{"arrival_ns": [0, 250_000], "page": [0, 2], "pages": [1, 1], "writes": [False, True]}
+    }
+    assert read(tmp_path, V3) == {
+        **{"arrival_ns": [5000, 11000], "page": [1, 0], "pages": [1, 2], "writes": [False, True]}
+    }
+    assert read(tmp_path, "")["page"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (MSR + "128166372016382154,usr,0,Read,0,512,1\n", 4, "time goes back"),
+        (MSR + "128166372016382155,usr,0,Read,0,0,1\n", 4, "length 0; the length must be positive"),
+        (MSR + "128166372016382155,usr,0,Read,8191999999,2,1\n", 4, "within the namespace's 8192000000 bytes"),
+        (MSR + "128166372016382155,usr,0,Read,-1,2,1\n", 4, "offset -1"),
+        (MSR + "128166372016382155,usr,0,Erase,0,2,1\n", 4, "the action 'erase' is not known"),
+        (MSR + "128166372016382155,usr\n", 4, "MSR Cambridge's CSV or fio's iolog"),
+        (MSR + "9" * 40 + ",usr,0,Read,0,2,1\n", 4, "time goes back, or on by"),
+        (MSR + "x" * (LONGEST_LINE + 1), 4, "MSR Cambridge's"),
+        ("fio version 1 iolog\n", 1, "MSR Cambridge's"),
+        (V2 + "/dev/sdb wait -1 0\n", 9, "time goes back"),
+        (V2 + "/dev/sdb\n", 9, "MSR Cambridge's"),
+        (V3 + "10 /dev/sdb read 0 4096\n", 7, "time goes back"),
+        (V3 + "12 /dev/sdb read 0 0\n", 7, "length 0"),
+        (V3 + "12 /dev/sdb read 0 0x10\n", 7, "0x10"),
+    ],
+)
+def test_a_line_that_cannot_be_is_named(tmp_path: Path, text: str, line: int, says: str) -> None:
+    with pytest.raises(DataError, match=f"trace, line {line}: .*{says}"):
+        read(tmp_path, text)
+
+
+def test_a_trace_that_is_too_long_or_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("csd_emu.perfmodel.block_trace.MOST_LINES", 2)
+    with pytest.raises(DataError, match="line 3: the trace has more than 2 lines; cut it"):
+        read(tmp_path, MSR)
+    with pytest.raises(DataError, match="No such file"):
+        read_block_trace(tmp_path / "none", 4096, PAGES)
