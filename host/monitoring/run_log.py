@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import isfinite
 
 from host.core.console import tell
 from host.core.records import EventRecord, RoundRecord
@@ -28,6 +29,6 @@ class RunLog(RunListener):
         """Log the end of a round."""
         if record.round > self._last_round:
             tell(round=record.round)
-            log.info(
-                "round %d: accuracy %.4f after %.3f array seconds", record.round, record.accuracy, record.array_seconds
-            )
+            classes = isfinite(record.accuracy)
+            what, value = ("accuracy", record.accuracy) if classes else ("loss", record.test_loss)
+            log.info("round %d: %s %.4f after %.3f array seconds", record.round, what, value, record.array_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 
 from host.core.owned_files import write_whole
@@ -16,7 +17,10 @@ from host.monitoring.runs.run_comparison import RunComparison
 
 
 def curve_charts(groups: Mapping[str, Sequence[RunData]]) -> list[Chart]:
-    """Return accuracy over rounds and over array seconds, a line for each of the first `MOST_LINES` runs."""
+    """Return accuracy, or loss where no run predicts classes, over rounds and over array seconds.
+
+    There is a line for each of the first `MOST_LINES` runs.
+    """
     named = [
         (name if len(runs) == 1 else f"{name}, seed {run.job.get('seed', number)}", run.rounds)
         for name, runs in groups.items()
@@ -26,20 +30,25 @@ def curve_charts(groups: Mapping[str, Sequence[RunData]]) -> list[Chart]:
     if not named:
         return []
     clock = " / ".join(dict.fromkeys(RunStats.of(rounds).clock for _, rounds in named))
-    ends = "; ".join(f"{name} {rounds[-1].accuracy:.4f}" for name, rounds in named)
+    of_classes = any(isfinite(each.accuracy) for _, rounds in named for each in rounds)
+    what, high = ("accuracy", 1.02) if of_classes else ("loss", None)
+
+    def value(each: RoundRecord) -> float:
+        return each.accuracy if of_classes else each.test_loss
 
     def pane(points: Mapping[str, Sequence[Point]]) -> list[Pane]:
-        return [Pane(curves=make_lines(points.items()), unit="accuracy", low=0.0, high=1.02)]
+        return [Pane(curves=make_lines(points.items()), unit=what, low=0.0, high=high)]
 
     def points(rounds: Sequence[RoundRecord], over_rounds: bool) -> list[Point]:
-        return thin([(float(each.round) if over_rounds else each.end_seconds, each.accuracy) for each in rounds])
+        return thin([(float(each.round) if over_rounds else each.end_seconds, value(each)) for each in rounds])
 
-    told = f"Accuracy on held-out records at the end: {ends}."
+    ends = "; ".join(f"{name} {value(rounds[-1]):.4f}" for name, rounds in named)
+    told = f"{what.capitalize()} on held-out records at the end: {ends}."
     return [
         Chart(
             name="compared-rounds",
-            title="Accuracy over rounds",
-            caption="Accuracy (0 to 1) of the host's weights on held-out records.",
+            title=f"{what.capitalize()} over rounds",
+            caption=f"{what.capitalize()} of the host's weights on held-out records.",
             told=told,
             x_title="round",
             panes=pane({name: points(rounds, True) for name, rounds in named}),
@@ -47,7 +56,7 @@ def curve_charts(groups: Mapping[str, Sequence[RunData]]) -> list[Chart]:
         ),
         Chart(
             name="compared-time",
-            title="Accuracy over array seconds",
+            title=f"{what.capitalize()} over array seconds",
             caption=f"Array seconds ({clock}): compute, flash and link of the drives, composed. Not wall time.",
             told=told,
             x_title=f"array seconds ({clock})",

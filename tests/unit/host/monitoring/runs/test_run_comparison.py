@@ -15,7 +15,7 @@ from scipy import stats
 from firmware_agent.common.errors import ConfigurationError
 from host.core.summary import decode_summary
 from host.monitoring.report.load_run import RunData, load_run
-from host.monitoring.runs.comparison_page import write_comparison
+from host.monitoring.runs.comparison_page import curve_charts, write_comparison
 from host.monitoring.runs.run_comparison import (
     HIGHER,
     LOWER,
@@ -90,6 +90,15 @@ def test_figures_stand_beside_each_other_with_what_differs(tmp_path: Path) -> No
     assert "batch_size" in text
     assert "<svg" in text
     assert HIGHER in text
+
+
+def test_runs_without_classes_are_drawn_by_their_loss() -> None:
+    run = run_of()
+    rounds = [msgspec.structs.replace(each, accuracy=math.nan, test_loss=2.0 / each.round) for each in run.rounds]
+    regression = RunData(**{each: getattr(run, each) for each in RunData.__dataclass_fields__} | {"rounds": rounds})
+    for chart in curve_charts({"one": [regression], "other": [regression]}):
+        assert (chart.title.split()[0], chart.panes[0].unit) == ("Loss", "loss")
+        assert chart.panes[0].curves[0].y == [each.test_loss for each in rounds]
 
 
 def test_seconds_of_different_clocks_are_not_compared() -> None:
