@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
+from host.app.python_api.round_bar import show_rounds
+from host.core import console as consoles
 from host.core.console import PlainConsole, PlainFormatter, _show_exception, print_line
 from host.core.plain_text import plain, plain_json
 
@@ -60,6 +62,27 @@ def test_plain_text_keeps_everything_else_and_steers_nothing(text: str) -> None:
     kept = text.replace("\r\n", "\n")
     assert [(a, b) for a, b in zip(kept, shown, strict=True) if a != b and b != "\N{REPLACEMENT CHARACTER}"] == []
     assert [a for a, b in zip(kept, shown, strict=True) if a != b and a.isprintable()] == []
+
+
+def test_a_name_between_colons_is_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "pd.py:train: line 1 imports pandas"
+    for console in (consoles.console, consoles.errors):
+        with console.capture() as captured:
+            console.print(f"[red]✗[/] {escape(told)}")
+            console.print(Table(told, title=told))
+        assert captured.get().count(":train:") == 3
+    out = io.StringIO()
+    monkeypatch.setattr(consoles, "errors", PlainConsole(file=out, force_terminal=True, width=300))
+    with consoles.StageProgress() as progress:
+        progress.stage(told)
+        progress.stage("")
+        # The line that stays is the console's; this is of the bar.
+        assert told in without_own(out.getvalue()).splitlines()[0]
+    terminal = type("Terminal", (io.StringIO,), {"isatty": lambda _: True})
+    monkeypatch.setattr(sys, "stderr", shown := terminal())
+    with show_rounds(True) as show:
+        show({"round": ":train:"})
+    assert "round :train:" in shown.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [True, False])
