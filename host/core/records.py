@@ -42,6 +42,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         energy_joules: per component, over the whole round (see docs/power.md).
         straggler: it missed the round's deadline, and its weights were left out.
         metered: what the drive's own sensor saw; None where all of its energy is modelled.
+        metrics: the client program's numbers, all finite and by the names of its trial, but for ``loss``.
     """
 
     device: str
@@ -62,6 +63,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     energy_joules: dict[str, float] = msgspec.field(default_factory=dict)
     straggler: bool = False
     metered: Metered | None = None
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def records_per_device_second(self) -> float | None:
