@@ -45,8 +45,9 @@ def check_imports(config: ArrayConfig, sources: Mapping[str, str | None]) -> Non
                 raise ConfigurationError(
                     f"{name}: {f'{place} imports' if place else 'is of'} {module}, which drives of this array do not "
                     f"have: there are torch, NumPy and the standard library; add image: {{packages: [{found[0]}]}} to "
-                    "the array file, or put what you need of it into a file beside yours; what the host alone comes to "
-                    "belongs into a file of its own, or into try: ... except ImportError"
+                    "the array file, or put what you need of it into a file beside yours"
+                    + "; if no drive comes there, into another file, or try: ... except ImportError"
+                    * bool(place)
                 )
 
 
