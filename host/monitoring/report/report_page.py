@@ -103,11 +103,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
     """Return the page as HTML; `folder` is where it will lie, by default the run directory."""
     totals = RunStats.of(run.rounds, run.devices)
     devices = list(totals.devices)
-    energy, metrics, decisions = (
-        _energy(totals),
-        _client_metrics(totals),
-        list_decisions(run.rounds, run.events, run.plan),
-    )
+    energy, decisions = _energy(totals), list_decisions(run.rounds, run.events, run.plan)
     return (
         page_environment()
         .get_template("page.html.j2")
@@ -127,11 +123,10 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             devices=devices[:_MOST_DEVICES],
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
             energy=energy,
-            metrics=metrics,
+            metrics=_client_metrics(totals),
             columns={
                 "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
                 "energy": [(component, "n") for component in energy.get("components", [])],
-                "metrics": [(name, "n") for name in metrics],
             },
             rounds=run.rounds[-_MOST_ROUNDS:],
             sync=describe_steps(run.rounds, decisions),
