@@ -97,7 +97,8 @@ def load_code(kind: str, code: ShippedCode) -> Callable[..., Any]:
     except user_errors() as error:  # the user's module may raise anything while it is imported
         raise ModelError(
             f"{kind} {code.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
-            f"library are there, so put anything else into files beside the {kind}'s"
+            f"library are there: put anything else into files beside the {kind}'s, or have image.packages of the array "
+            "file name it"
         ) from error
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 
 from csd_emu.config.array_file import NATIVE, QEMU, ArrayConfig
@@ -12,15 +13,17 @@ from csd_emu.image.extra_packages import image_distributions
 from csd_emu.image.wheels import plain_name
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.user_code.source_files import top_imports
+from firmware_agent.common.user_code.source_files import needed_imports
+
+_EVERYWHERE = sys.stdlib_module_names | {"firmware_agent"}
 
 
 def check_imports(config: ArrayConfig, sources: Mapping[str, str | None]) -> None:
-    """Return if drives have the array's packages, and virtual machines what the user's files import when loaded.
+    """Return if drives have the array's packages, and virtual machines what is named and what the user's files import.
 
     Args:
         config: the array; real drives, and processes on this machine, have what is installed there.
-        sources: name, as the job has it -> text of its file; None for what is in no file.
+        sources: name, as the job has it -> text of its file; None for what is built in, or of an installed package.
 
     Raises:
         ConfigurationError: they lack a package that this machine has, or no image can have the array's packages.
@@ -34,17 +37,25 @@ def check_imports(config: ArrayConfig, sources: Mapping[str, str | None]) -> Non
     locked = image_distributions(packages, Paths.default().cache / "downloads")
     owners = metadata.packages_distributions()
     for name, source in sources.items():
-        for module, line in top_imports(source or ""):
-            if _lacks(owners.get(module, ()), locked) and module not in sys.stdlib_module_names:
+        top, named, _ = name.partition(":")
+        itself = [(top.partition(".")[0], "")] if source is None and named else []
+        for module, place in itself or needed_imports(source or ""):
+            found = owners.get(module, [module])
+            if locked.isdisjoint(map(plain_name, found)) and module not in _EVERYWHERE and _is_here(module):
                 raise ConfigurationError(
-                    f"{name}: line {line} imports {module}, which drives of this array do not have: there are torch, "
-                    f"NumPy and the standard library; add image: {{packages: [{owners[module][0]}]}} to the array "
-                    "file, import it where the host alone comes, or put what you need of it into a file beside yours"
+                    f"{name}: {f'{place} imports' if place else 'is of'} {module}, which drives of this array do not "
+                    f"have: there are torch, NumPy and the standard library; add image: {{packages: [{found[0]}]}} to "
+                    "the array file, or put what you need of it into a file beside yours"
+                    + "; if no drive comes there, into another file, or try: ... except ImportError"
+                    * bool(place)
                 )
 
 
-def _lacks(owners: Collection[str], locked: Collection[str]) -> bool:
-    return bool(owners) and not any(plain_name(owner) in locked for owner in owners)
+def _is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
 
 
 def _check_here(package: str) -> None:

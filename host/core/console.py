@@ -64,8 +64,9 @@ def _without_link(style: Style | None) -> Style | None:
     return style if style is None or style.link is None else style.update_link(None)
 
 
+# Else ":train:" in `my_net.py:train: line 1` is shown as a train.
 console = PlainConsole(highlight=False, emoji=False)
-errors = PlainConsole(stderr=True, highlight=False, emoji=False)  # ":train:" is a name
+errors = PlainConsole(stderr=True, highlight=False, emoji=False)
 
 
 class PlainFormatter(logging.Formatter):
@@ -116,7 +117,12 @@ class StageProgress:
         self._finish()
         self._stage, self._begin = text, time.monotonic()
         if text and not self._quiet and errors.is_terminal:
-            columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(20),
+                TimeElapsedColumn(),
+            )
             self._bar = Progress(*columns, console=errors, transient=True)
             self._task = self._bar.add_task(text, total=None)
             self._bar.start()

@@ -27,14 +27,12 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         clock: what its seconds are: ``counted``, ``sampled``, ``modelled`` or ``wall``; the first and the last are the
             drive's own word, checked for range.
         samples: records trained on, repetitions counted.
-        steps: optimiser steps.
-        batch_size: records per step.
+        steps, batch_size: optimiser steps, and records per step.
         loss: mean over the samples.
         stopwatch_seconds: what the device's own clock saw, per phase.
         device_seconds: compute as seconds of the device's profile, per phase.
         read_seconds: reading the records from flash, composed from bytes.
-        receive_seconds: taking the weights from the link, composed from bytes.
-        send_seconds: giving the weights to the link, composed from bytes.
+        receive_seconds, send_seconds: taking the weights from the link and giving them to it, composed from bytes.
         flash_read_bytes: read from the shard.
         sent_bytes: over the wire, host to device, in this round.
         received_bytes: over the wire, device to host, in this round; of the host's own part, the records that it read.
@@ -42,6 +40,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         energy_joules: per component, over the whole round (see docs/power.md).
         straggler: it missed the round's deadline, and its weights were left out.
         metered: what the drive's own sensor saw; None where all of its energy is modelled.
+        metrics: the client program's numbers, all finite and by the names of its trial, but for ``loss``.
     """
 
     device: str
@@ -62,6 +61,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     energy_joules: dict[str, float] = msgspec.field(default_factory=dict)
     straggler: bool = False
     metered: Metered | None = None
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def records_per_device_second(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -27,6 +27,7 @@ class DeviceStats:
         sent_bytes: host to device.
         received_bytes: device to host.
         peak_memory_bytes: the most that its agent held, 0 if it does not know.
+        metrics: of its client program, as it returned them last in time.
     """
 
     clocks: set[str] = field(default_factory=set)
@@ -39,6 +40,7 @@ class DeviceStats:
     sent_bytes: int = 0
     received_bytes: int = 0
     peak_memory_bytes: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def add(self, part: DeviceRound) -> None:
         """Add its part in a round."""
@@ -54,6 +56,7 @@ class DeviceStats:
         """Add what it did in time."""
         self.samples += part.samples
         self.steps += part.steps
+        self.metrics = part.metrics
 
 
 @dataclass

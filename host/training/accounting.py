@@ -52,7 +52,7 @@ class DeviceReport:
     Attributes:
         device: its name.
         hello_clock: what its stopwatch shows.
-        trained: its own report.
+        trained: its own report, its metrics those that are believed.
         epochs: passes over its shard.
         batch_size: records per step.
         sent_bytes: host to device.
@@ -288,6 +288,7 @@ class Accountant:
             received_bytes=part.received_bytes,
             peak_memory_bytes=trained.peak_memory_bytes,
             metered=trained.metered if part.hello_clock == WALL else None,
+            metrics={k: v for k, v in trained.metrics.items() if k != "loss"} if part.by_program else {},
         )
 
     def _activity(self, part: DeviceRound) -> Activity:

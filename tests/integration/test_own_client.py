@@ -91,6 +91,8 @@ def test_an_update_is_transformed_or_kept_in_part_in_the_drive(name: str, worksh
         assert returned < sent  # normalisation does not cross
     else:
         assert workshop.rounds()[0]["metrics"]["train_update_norm"] > 0
+        own = [part["metrics"]["update_norm"] for part in workshop.rounds()[0]["devices"]]
+        assert min(own) <= workshop.rounds()[0]["metrics"]["train_update_norm"] <= max(own)
     workshop.assert_clean()
 
 

@@ -20,6 +20,9 @@ from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.folded_traceback import remember_source
 
 MAX_SOURCE_BYTES = 1 << 19
+_NOT_IN_DRIVES = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
+# What catches an import that fails.
+_MISSING = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 _MARK = "\n# csd-emu: what it imports from beside it, as JSON: "
 
 
@@ -45,12 +48,13 @@ def read_source(path: Path) -> str:
     return whole
 
 
-def top_imports(source: str) -> Iterator[tuple[str, int]]:
-    """Yield package and line of what a file imports as it is loaded, in the text itself, but what travels with it."""
+def needed_imports(source: str) -> Iterator[tuple[str, str]]:
+    """Yield package and place of what a file and those that travel with it import anywhere and cannot do without."""
     files = _others(source)
-    for name, node in _imported(source, ast.iter_child_nodes):
-        if name not in files:
-            yield name.partition(".")[0], node.lineno
+    for file, text in {"": source, **{f"{name}.py, ": text for name, text in files.items()}}.items():
+        for name, node in _imported(text, _needed):
+            if name not in files:
+                yield name.partition(".")[0], f"{file}line {node.lineno}"
 
 
 def module_from(where: str, source: str) -> types.ModuleType:
@@ -95,6 +99,25 @@ def _importer(top: str, files: Mapping[str, str]) -> Callable[..., Any]:
         return sys.modules.get(full) or _run(full, f"{name}.py", files[name], files)
 
     return find
+
+
+def _needed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield statements of a file, but what a drive never comes to, or what is tried with a way out if it is missing."""
+    yield node
+    inner: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Try) and any(handler.type is None or _catches(handler.type) for handler in node.handlers):
+        inner = node.finalbody
+    elif isinstance(node, ast.With) and any(_catches(item.context_expr) for item in node.items):
+        inner = ()
+    elif isinstance(node, ast.If) and ast.unparse(node.test) in _NOT_IN_DRIVES:
+        inner = node.orelse
+    for each in inner:
+        if not isinstance(each, ast.expr):
+            yield from _needed(each)
+
+
+def _catches(errors: ast.expr) -> bool:
+    return not _MISSING.isdisjoint(each.id for each in ast.walk(errors) if isinstance(each, ast.Name))
 
 
 def _imported(text: str, nodes: Callable[[ast.AST], Iterable[ast.AST]]) -> Iterator[tuple[str, ast.stmt]]:

@@ -167,7 +167,7 @@ class LiveBoard:
 
     def __init__(self, quiet: bool = False) -> None:
         """Show nothing if `quiet`."""
-        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(20), TimeElapsedColumn()
         self._bar = Progress(*columns, console=errors, transient=True, disable=quiet or not errors.is_terminal)
         self._all = self._bar.add_task("all drives", total=None)
         self._tasks: dict[str, TaskID] = {}
@@ -187,7 +187,7 @@ class LiveBoard:
 
     def show(self, drive: str, what: str, share: float | None) -> None:
         """See `Board`."""
-        text = escape(f"{drive}: {what}")
+        text = f"{drive}: {what}"
         with self._lock:
             if (task := self._tasks.get(drive)) is None:
                 task = self._tasks[drive] = self._bar.add_task(text, total=None)

@@ -216,6 +216,9 @@ GRADIENT_NOISE = Metric(
     "csd_gradient_noise_records", "gauge", "", (), "Gradient noise scale: larger steps hardly save steps (synchronous)"
 )
 ACCURACY = Metric("csd_accuracy_ratio", "gauge", "ratio", (), "Of the last round's weights on held-out records")
+CLIENT_METRIC = Metric(
+    "csd_client_metric", "gauge", "", ("device", "metric"), "What the drive's client program returned last"
+)
 LOSS = Metric(
     "csd_loss", "gauge", "", ("set",), "Mean cross-entropy: test (held-out records) or train (records trained on)"
 )
@@ -363,7 +366,7 @@ METRICS: tuple[Metric, ...] = (
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
     *(ARRAY_BAND_SECONDS, COMPUTE_BAND_SECONDS, ENERGY_BAND_JOULES),
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS),
-    *(LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS, GRADIENT_NOISE),
+    *(LATE_ROUNDS, ACCURACY, LOSS, CLIENT_METRIC, WALL_SECONDS, GRADIENT_NOISE),
     *(SAMPLING_STEPS, SAMPLING_COUNTED_STEPS, SAMPLING_ERROR, SAMPLING_MISSING),
     *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),
     *(RETUNES, SLOWDOWN, DISTURBANCE_WEIGHT, LATE_STEPS, MIXED_STEPS),

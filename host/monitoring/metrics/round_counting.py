@@ -97,6 +97,7 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
             store.set(names.BATCH_SIZE, (part.device,), part.batch_size)
     for part in record.in_time:  # other work was thrown away, and is longer than the round
         _count(store, part, _TRAINED)
+        store.update({(names.CLIENT_METRIC, (part.device, name)): value for name, value in part.metrics.items()})
         _add_steps(store, part, [step.compute_seconds for step in steps.get(part.device, ())])
     _add_energy(store, record)
     in_time = len(record.in_time)

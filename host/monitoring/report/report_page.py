@@ -41,7 +41,10 @@ from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
 
 
 class ReportOutput(msgspec.Struct, frozen=True):
-    """`csd-emu report`: the file, how far the run came, and how it compares with a host that trains alone."""
+    """`csd-emu report`: the file, how far the run came, and how it compares with a host that trains alone.
+
+    `metrics` are name -> drive -> what its client program returned last, in time.
+    """
 
     report: str
     run_directory: str
@@ -50,9 +53,10 @@ class ReportOutput(msgspec.Struct, frozen=True):
     events: int
     notes: list[str]
     comparison: Comparison
+    metrics: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
 
 
-_MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES, _MOST_ROWS = 200, 60, 128, 40
+_MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES, _MOST_ROWS, _MOST_METRICS = 200, 60, 128, 40, 64
 # Events of an ordinary life; a table of them says nothing.
 _ORDINARY = (EventKind.JOINED, EventKind.LEFT)
 _TRACES = {
@@ -91,6 +95,7 @@ def write_report(directory: Path, output: Path | None = None, trusted: bool = Fa
         events=len(run.events),
         notes=run.notes,
         comparison=comparison,
+        metrics=_client_metrics(RunStats.of(run.rounds)),
     )
 
 
@@ -118,6 +123,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             devices=devices[:_MOST_DEVICES],
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
             energy=energy,
+            metrics=_client_metrics(totals),
             columns={
                 "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
                 "energy": [(component, "n") for component in energy.get("components", [])],
@@ -212,6 +218,12 @@ def _timeline(run: RunData, devices: Sequence[str]) -> Timeline | None:
     drives = [name for name in dict.fromkeys([*devices, *sorted(present)]) if name in present and name != HOST]
     hidden = len(drives) - _MOST_ROWS
     return make_timeline(run.rounds, drives[:_MOST_ROWS], f"{hidden} more drives are not shown." if hidden > 0 else "")
+
+
+def _client_metrics(totals: RunStats) -> dict[str, dict[str, float]]:
+    devices = totals.devices.items()
+    names = list(dict.fromkeys(name for _, own in devices for name in own.metrics))[:_MOST_METRICS]
+    return {name: {key: own.metrics[name] for key, own in devices if name in own.metrics} for name in names}
 
 
 def _energy(totals: RunStats) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def _device_rows(record: RoundRecord) -> Rows:
             **{name: getattr(part, name) for name in (*names, *bytes_)},
             "device_seconds": part.device_seconds.total,
             "joules": math.fsum(part.energy_joules.values()),
+            **{f"train_{name}": value for name, value in part.metrics.items()},
         }
         for part in record.devices
     ]

@@ -152,6 +152,7 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
                 ("loss", part.loss),
                 ("device_seconds", part.device_seconds.total),
                 ("joules", math.fsum(part.energy_joules.values())),
+                *((f"train_{name}", value) for name, value in part.metrics.items()),
             )
         },
     }

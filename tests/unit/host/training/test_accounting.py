@@ -1,9 +1,10 @@
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.power import add_up, device_energy
@@ -110,6 +111,13 @@ def test_a_narrower_link_makes_the_round_longer() -> None:
     assert narrow.array_seconds >= 8.0
     alone = accountant(bandwidth="100 MB/s", shared=False).account(parts)
     assert alone.array_seconds == pytest.approx(2 * 1.0 + 0.1 * NEWPORT.scale("forward"), rel=1e-2)
+
+
+def test_numbers_are_those_of_a_client_program_alone() -> None:
+    part = returned("csd-00", 1.0, 0.0, 0, 0, 0)
+    part = replace(part, trained=structs.replace(part.trained, metrics={"loss": 0.5, "acc": 0.75}))
+    kept = [accountant().account([replace(part, by_program=own)]).devices[0].metrics for own in (False, True)]
+    assert kept == [{}, {"acc": 0.75}]
 
 
 def test_drives_that_returned_nothing_still_draw_power() -> None:

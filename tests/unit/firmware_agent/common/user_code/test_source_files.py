@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_agent.common.user_code.source_files import MAX_SOURCE_BYTES, module_from, read_source, top_imports
+from firmware_agent.common.user_code.source_files import MAX_SOURCE_BYTES, module_from, needed_imports, read_source
 from tests.support.examples import examples
 
 
@@ -65,7 +65,7 @@ def test_whatever_a_file_says_lines_keep_their_numbers(texts: list[str], before:
 def test_what_travels_with_a_file_is_missed_where_it_is_imported_if_it_is_damaged(tmp_path: Path) -> None:
     source = read_source(written(tmp_path, mine="import helper\n", helper="two = 2"))
     for damaged in (source.replace('"two', "two"), source.partition(": {")[0] + ": [1]"):
-        assert list(top_imports(damaged)) == [("helper", 1)]
+        assert list(needed_imports(damaged)) == [("helper", "line 1")]
         with pytest.raises(ModuleNotFoundError, match="helper"):
             module_from("mine.py", damaged)
 

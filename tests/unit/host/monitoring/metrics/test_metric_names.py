@@ -41,7 +41,10 @@ def full() -> str:
     state.add_event(EventRecord(DEVICES[0], EventKind.REJECTED, "in round 1: it is no number [not_finite]"))
     joules = {"idle": 1.0}
     parts = [
-        device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
+        device_round(
+            name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1, metrics={"a b": 0.5}
+        )
+        for name in DEVICES
     ]
     sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
     show_round([state], with_bands(SyncRun(drives=3, steps=4, spoiled=sent).make()[0]))
