@@ -31,6 +31,7 @@ class Conduct:
         # Where each device was last accepted, and the devices already reported as diverging since then.
         self._good: dict[str, str] = {}
         self._diverging: set[str] = set()
+        self._unchanged: set[str] = set()
 
     def without_aside(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
         """Return those who may take part."""
@@ -41,6 +42,13 @@ class Conduct:
         self._running.pop(session, None)
         self._good[session.device] = f"{where}, with a loss of {loss:.4g}"
         self._diverging.discard(session.device)
+
+    def note_unchanged(self, device: str, where: str, program: str) -> None:
+        """Tell, once for a drive, that its client program returned the weights that it was sent, and nothing else."""
+        if device not in self._unchanged:
+            self._unchanged.add(device)
+            told = f"in {where}: client {program!r} returned the weights as they were sent; does it step an optimizer?"
+            self.on_event(device, EventKind.NOTE, told)
 
     def refuse(
         self, session: DeviceSession, refusal: Refusal, where: str, at_once: bool = False
@@ -83,6 +91,7 @@ def diverged(
 
 def advice(job: JobConfig) -> str:
     """Return what to change in a job that diverges, with the values that it has."""
+    look = "" if job.client is None else f"look at what client {job.client.name} returns, or "
     steps = [f"lower learning_rate (it is {job.learning_rate:g})"]
     if job.momentum:
         steps.append(f"momentum ({job.momentum:g})")
@@ -90,4 +99,4 @@ def advice(job: JobConfig) -> str:
     clip = job.chosen_clip_norm
     if job.mode == "sync" or clip is not None:
         more.append("clip gradients: clip_norm is not set" if clip is None else f"lower clip_norm ({clip:g})")
-    return f"{' or '.join(steps)}, {', or '.join(more)}; a checkpoint, if there is one, is from before"
+    return f"{look}{' or '.join(steps)}, {', or '.join(more)}; a checkpoint, if there is one, is from before"

@@ -275,6 +275,9 @@ class RoundExchange:
         session, where = result.session, f"round {number}"
         if (why := refused.get(session.device)) is None:
             self.conduct.accept(session, where, result.returned.trained.loss)
+            norms = result.scan.norms
+            if self.contract is not None and norms.norm == norms.extra_norm == 0.0:
+                self.conduct.note_unchanged(session.device, where, self.contract.code.name)
             return result
         session.recycle(result.weights)
         return self.conduct.refuse(session, why, where)
