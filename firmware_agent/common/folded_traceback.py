@@ -1,4 +1,4 @@
-"""A traceback of the user's code in few lines: frames of csd-emu, torch, NumPy and Python's own machinery are folded."""
+"""A traceback of the user's code in few lines: frames of csd-emu, torch, NumPy and Python's machinery are folded."""
 
 from __future__ import annotations
 
