@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,7 @@ from host.core.records import EventKind, OnEvent
 from host.fleet.device_session import DeviceSession
 from host.training.contributions import Refusal
 
+log = logging.getLogger(__name__)
 # Number of refusals in a row after which a drive is set aside.
 MOST_REFUSALS = 3
 
@@ -48,6 +50,7 @@ class Conduct:
         if device not in self._unchanged:
             self._unchanged.add(device)
             told = f"in {where}: client {program!r} returned the weights as they were sent; does it step an optimizer?"
+            log.warning("%s: %s", device, told)
             self.on_event(device, EventKind.NOTE, told)
 
     def refuse(

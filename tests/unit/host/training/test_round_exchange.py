@@ -47,7 +47,9 @@ def exchange_of(frame: Job = JOB) -> RoundExchange:
     return RoundExchange(config, frame, cast(Fleet, SimpleNamespace()), list, lambda *_: None)
 
 
-def test_weights_that_come_back_as_they_were_sent_are_told_once_for_each_drive() -> None:
+def test_weights_that_come_back_as_they_were_sent_are_told_once_for_each_drive(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     exchange = exchange_of(msgspec.structs.replace(JOB, client=Code("mine.py:train")))
     told: list[tuple[str, Any, str]] = []
     exchange.conduct.on_event = lambda *event: told.append(event)
@@ -58,6 +60,7 @@ def test_weights_that_come_back_as_they_were_sent_are_told_once_for_each_drive()
         answer = RoundAnswer(cast(Any, session), {}, cast(Any, SimpleNamespace(trained=END)), scan)
         assert exchange._verdict(number, answer, {}) is answer
     assert [(device, kind) for device, kind, _ in told] == [(f"csd-0{each}", EventKind.NOTE) for each in (1, 0)]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert told[0][2].startswith("in round 1: client 'mine.py:train' returned the weights as they were sent")
     advised = advice(JobConfig.model_validate({**BASE, "client": {"name": "mine.py:train"}}))
     assert advised.startswith("look at what client mine.py:train returns, or lower learning_rate")
