@@ -10,8 +10,10 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ContributionRefused, CsdError, Diverged
 from host.config.job_file import JobConfig
 from host.core.records import EventKind, OnEvent
+from host.core.tensor_sums import Norms
 from host.fleet.device_session import DeviceSession
 from host.training.contributions import Refusal
+from host.training.rounds.client_contract import ClientContract
 
 log = logging.getLogger(__name__)
 # Number of refusals in a row after which a drive is set aside.
@@ -45,11 +47,12 @@ class Conduct:
         self._good[session.device] = f"{where}, with a loss of {loss:.4g}"
         self._diverging.discard(session.device)
 
-    def note_unchanged(self, device: str, where: str, program: str) -> None:
-        """Tell, once for a drive, that its client program returned the weights that it was sent, and nothing else."""
-        if device not in self._unchanged:
+    def note_unchanged(self, device: str, where: str, contract: ClientContract | None, norms: Norms) -> None:
+        """Tell, once for a drive, if its client program returned the weights that it was sent, and nothing else."""
+        if contract is not None and norms.norm == norms.extra_norm == 0.0 and device not in self._unchanged:
             self._unchanged.add(device)
-            told = f"in {where}: client {program!r} returned the weights as they were sent; does it step an optimizer?"
+            program = f"client {contract.code.name!r}"
+            told = f"in {where}: {program} returned the weights as they were sent; does it step an optimizer?"
             log.warning("%s: %s", device, told)
             self.on_event(device, EventKind.NOTE, told)
 

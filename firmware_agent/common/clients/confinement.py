@@ -61,7 +61,7 @@ def import_ahead(source: str | None) -> None:
 @functools.cache
 def _install() -> None:
     sys.addaudithook(_audit)
-    threading.Thread.start = _handed_on(threading.Thread.start)  # type: ignore[method-assign]
+    threading.Thread.start = _handed_on(threading.Thread.start)  # type: ignore[assignment, method-assign]
     for module in (torch, torch.jit):
         module.save = _announced(module.save)  # type: ignore[attr-defined]
 
