@@ -1,4 +1,4 @@
-"""A traceback of the user's code in few lines: frames of csd-emu, torch and Python's own machinery are folded."""
+"""A traceback of the user's code in few lines: frames of csd-emu, torch, NumPy and Python's machinery are folded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import linecache
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from firmware_agent.common.errors import CsdError
@@ -71,6 +71,13 @@ def names_user_code(error: BaseException) -> bool:
         return False
     frames = traceback.extract_tb(inner.__traceback__, limit=-_FRAMES)
     return isinstance(inner, SyntaxError) or any(_owner(frame.filename) is None for frame in frames)
+
+
+def user_place(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Return file and line of the last frame of the user's code, in parentheses; of the last of all without one."""
+    stack = list(frames)
+    mine = [frame for frame in stack if _owner(frame.filename) is None] or stack
+    return f" ({Path(mine[-1].filename).name}, line {mine[-1].lineno})" if mine else ""
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -138,6 +145,7 @@ def _owner(filename: str) -> str | None:
 def _roots() -> dict[Path, str]:
     """Return the folders of code that is not the user's, and whose it is."""
     roots = {_OURS / package: _CSD for package in _PACKAGES}
-    if (torch := getattr(sys.modules.get("torch"), "__file__", None)) is not None:
-        roots[Path(torch).parent] = "torch"
+    for name in ("torch", "numpy"):
+        if (file := getattr(sys.modules.get(name), "__file__", None)) is not None:
+            roots[Path(file).parent] = name
     return roots | {Path(linecache.__file__).parent: _PYTHON}

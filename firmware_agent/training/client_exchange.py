@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.clients.client_round import EXCHANGED, MOST_EXCHANGES
 from firmware_agent.common.errors import ModelError, ProtocolError
@@ -11,6 +13,11 @@ from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Exchange, Slice, Tensors
 from firmware_agent.common.slices import Array, Assembler, cut_slices, tensor_specs
 from firmware_agent.common.wire import AnyFrame, encode
+
+
+def describe(spec: TensorSpec) -> str:
+    """Return dtype and shape as torch and NumPy write them."""
+    return f"{np.dtype(spec.dtype).name}{list(spec.shape)}"
 
 
 class ClientExchange:
@@ -41,7 +48,7 @@ class ClientExchange:
         specs = tensor_specs(named)
         if specs != self._specs or self._number > MOST_EXCHANGES:
             told, due = (
-                ", ".join(f"{s.name.removeprefix(EXCHANGED)} {s.dtype}{list(s.shape)}" for s in each) or "nothing"
+                ", ".join(f"{s.name.removeprefix(EXCHANGED)} {describe(s)}" for s in each) or "nothing"
                 for each in (specs, self._specs)
             )
             raise ModelError(

@@ -12,12 +12,11 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.common.clients.client_program import EXTRA, STATE, ClientProgram, ClientReply, round_config
 from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, Optimizer
 from firmware_agent.common.errors import ModelError
-from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.split.activations import epoch_order
-from firmware_agent.training.client_exchange import ClientExchange
+from firmware_agent.training.client_exchange import ClientExchange, describe
 from firmware_agent.training.loaded_job import LoadedJob
 from firmware_agent.training.local_pass import LocalPass
 
@@ -101,10 +100,11 @@ class ClientTraining:
         wanted = {spec.name: spec for spec in job.returns}
         for name in wanted | found:
             if wanted.get(name) != found.get(name) and job.returns:
-                told, due = (_describe(each.get(name)) for each in (found, wanted))
+                told, due = (describe(each[name]) if name in each else "nothing" for each in (found, wanted))
                 raise ModelError(
                     f"client {self._program.name!r}: returned {name.removeprefix(EXTRA)} as {told}, in its trial on "
-                    f"the host as {due}; return the same names, shapes and dtypes in each round"
+                    f"the host as {due}; return the same names, shapes and dtypes in each round and drive, none that "
+                    "depends on how many records there are (the trial has two)"
                 )
         if job.returns and (new := [name for name in reply.metrics if name not in job.metrics]):
             raise ModelError(
@@ -113,10 +113,6 @@ class ClientTraining:
             )
         order = [spec.name.removeprefix(EXTRA) for spec in job.returns if spec.name.startswith(EXTRA)]
         return reply._replace(extras={name: reply.extras[name] for name in order or reply.extras})
-
-
-def _describe(spec: TensorSpec | None) -> str:
-    return "nothing" if spec is None else f"{spec.dtype}{list(spec.shape)}"
 
 
 def _own(array: Array) -> torch.Tensor | float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
@@ -10,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from firmware_agent.common.clients.built_in_clients import CLIENTS
 from firmware_agent.common.clients.client_program import ClientProgram, ClientReply, round_config
 from firmware_agent.common.clients.client_round import EXCHANGED, ClientRecords, ClientRound, NoWatch
 from firmware_agent.common.errors import (
@@ -20,6 +23,7 @@ from firmware_agent.common.errors import (
     PluginFailed,
     user_errors,
 )
+from firmware_agent.common.folded_traceback import user_place
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Train
 from firmware_agent.common.losses.objective import Objective
@@ -108,7 +112,7 @@ def try_client(inputs: JobInputs, plugins: Plugins, strategy: Strategy) -> Clien
         return None
     names = list(said)[: max(2, tried.least_contributions)]
     exchange = _TrialExchange(StrategyRounds(tried, job.strategy.name), names)
-    reply = _within(lambda: _run(inputs, code, next(iter(said.values())), exchange), code.name)
+    reply = _run(inputs, code, next(iter(said.values())), exchange)
     weights = in_precision(inputs.evaluator.initial_weights(), job.chosen_precision)
     parts = [
         Contribution(weights | reply.weights, _RECORDS, 1, device, reply.extras, reply.metrics) for device in names
@@ -140,7 +144,16 @@ def _choose(job: JobConfig, plugins: Plugins, strategy: Strategy) -> ShippedCode
                 f"client: strategy {job.strategy.name} needs the client program {needed!r}, and the job names "
                 f"{code.name!r}; name that one, or leave client out"
             )
-    if code is not None and getattr(strategy, "counts_steps", False):
+    if code is None:
+        return None
+    half = CLIENTS.get(code.name) if plugins.client is None else plugins.client.target
+    wanted = getattr(half, "strategy", None)
+    if needed is None and wanted not in (None, job.strategy.name.rpartition("/")[2]):
+        raise ConfigurationError(
+            f"client {code.name}: needs strategy {wanted}, and the job has {job.strategy.name}; write strategy: "
+            f"{wanted}, or name another client"
+        )
+    if getattr(strategy, "counts_steps", False):
         raise ConfigurationError(
             f"strategy {job.strategy.name}: weighs updates by the steps of the drives' own loop, and those of a client "
             "program are its own word; choose another strategy, or leave client out"
@@ -187,8 +200,9 @@ def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction, exchang
     frame = job_frame(job, inputs.spec, inputs.objective, optimizer=inputs.optimizer)
     config = round_config(frame, Train(1, 1, config=dict(instruction.config)))
     state: dict[str, Any] = {}
+    seconds = min(_SECONDS, job.watchdog)
     try:
-        reply = program.run(begun, config, instruction.tensors, state)
+        reply = _within(lambda: program.run(begun, config, instruction.tensors, state), code.name, seconds)
         program.state_arrays(state, model)
     except CsdError:
         raise
@@ -201,11 +215,11 @@ def _run(inputs: JobInputs, code: ShippedCode, instruction: Instruction, exchang
     return reply
 
 
-def _within(call: Callable[[], T], name: str) -> T:
+def _within(call: Callable[[], T], name: str, seconds: float) -> T:
     """Return what `call` returns.
 
     Raises:
-        ConfigurationError: it does not return in a minute.
+        ConfigurationError: it does not return in so many seconds.
     """
     trial = Future[T]()
 
@@ -215,10 +229,12 @@ def _within(call: Callable[[], T], name: str) -> T:
         except BaseException as error:  # it is raised where the trial is waited for
             trial.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
-    if wait([trial], _SECONDS).not_done:
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    if wait([trial], seconds).not_done:
+        frame = sys._current_frames().get(thread.ident or 0)
         raise ConfigurationError(
-            f"client {name!r}: has not returned from a trial on two records after {_SECONDS:.0f} s; is there a loop "
-            "that does not end?"
+            f"client {name!r}: has not returned from a trial on two records after {seconds:g} s"
+            f"{user_place(traceback.extract_stack(frame))}; is there a loop that does not end?"
         )
     return trial.result()

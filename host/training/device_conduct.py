@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +10,12 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ContributionRefused, CsdError, Diverged
 from host.config.job_file import JobConfig
 from host.core.records import EventKind, OnEvent
+from host.core.tensor_sums import Norms
 from host.fleet.device_session import DeviceSession
 from host.training.contributions import Refusal
+from host.training.rounds.client_contract import ClientContract
 
+log = logging.getLogger(__name__)
 # Number of refusals in a row after which a drive is set aside.
 MOST_REFUSALS = 3
 
@@ -31,6 +35,7 @@ class Conduct:
         # Where each device was last accepted, and the devices already reported as diverging since then.
         self._good: dict[str, str] = {}
         self._diverging: set[str] = set()
+        self._unchanged: set[str] = set()
 
     def without_aside(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
         """Return those who may take part."""
@@ -41,6 +46,15 @@ class Conduct:
         self._running.pop(session, None)
         self._good[session.device] = f"{where}, with a loss of {loss:.4g}"
         self._diverging.discard(session.device)
+
+    def note_unchanged(self, device: str, where: str, contract: ClientContract | None, norms: Norms) -> None:
+        """Tell, once for a drive, if its client program returned the weights that it was sent, and nothing else."""
+        if contract is not None and norms.norm == norms.extra_norm == 0.0 and device not in self._unchanged:
+            self._unchanged.add(device)
+            program = f"client {contract.code.name!r}"
+            told = f"in {where}: {program} returned the weights as they were sent; does it step an optimizer?"
+            log.warning("%s: %s", device, told)
+            self.on_event(device, EventKind.NOTE, told)
 
     def refuse(
         self, session: DeviceSession, refusal: Refusal, where: str, at_once: bool = False
@@ -83,6 +97,7 @@ def diverged(
 
 def advice(job: JobConfig) -> str:
     """Return what to change in a job that diverges, with the values that it has."""
+    look = "" if job.client is None else f"look at what client {job.client.name} returns, or "
     steps = [f"lower learning_rate (it is {job.learning_rate:g})"]
     if job.momentum:
         steps.append(f"momentum ({job.momentum:g})")
@@ -90,4 +105,4 @@ def advice(job: JobConfig) -> str:
     clip = job.chosen_clip_norm
     if job.mode == "sync" or clip is not None:
         more.append("clip gradients: clip_norm is not set" if clip is None else f"lower clip_norm ({clip:g})")
-    return f"{' or '.join(steps)}, {', or '.join(more)}; a checkpoint, if there is one, is from before"
+    return f"{look}{' or '.join(steps)}, {', or '.join(more)}; a checkpoint, if there is one, is from before"

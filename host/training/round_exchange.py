@@ -275,6 +275,7 @@ class RoundExchange:
         session, where = result.session, f"round {number}"
         if (why := refused.get(session.device)) is None:
             self.conduct.accept(session, where, result.returned.trained.loss)
+            self.conduct.note_unchanged(session.device, where, self.contract, result.scan.norms)
             return result
         session.recycle(result.weights)
         return self.conduct.refuse(session, why, where)
@@ -373,11 +374,10 @@ class RoundExchange:
             state = self.states.get(session.device, {})
             await prepare_device(session, self._frame, Deadline(self._job.watchdog))
         await self._before_task(session, Deadline(self._job.watchdog))
-        sent, received = session.sent_bytes, session.received_bytes
+        sent, received, contract = session.sent_bytes, session.received_bytes, self.contract
         for data in task.messages.of(task.instruction, state):
             await session.send_encoded(data, Deadline(self._job.watchdog))
         self._prepared.add(session)
-        contract = self.contract
         weights, trained = await self._returned(session, task)
         kept = {name: weights.pop(name) for name in list(weights) if name.startswith(STATE)} if contract else {}
         start = task.weights, task.buffers

@@ -193,6 +193,7 @@ def test_an_asynchronous_round_ends_with_the_updates_that_it_takes(workshop: Wor
     [
         ("def train():\n    return 3", "client 'mine.py:train': returned int; return a mapping of names"),
         ("def train():\n    1 / 0", "ZeroDivisionError: division by zero (mine.py, line 2)"),
+        ("import os\ndef train():\n    os.fork()", "(mine.py, line 3)"),
         ("def train(modle):\n    pass", "client.modle: is missing"),
         ("def trian():\n    pass", "cannot be imported"),
         (
@@ -239,6 +240,30 @@ def test_a_program_that_fails_in_a_later_round_is_named_with_its_drive(
     assert message in " ".join(done.err.split())
     assert len(workshop.rounds()) == 1
     assert csd_emu("report", workshop.run_directory()).code == 0
+    workshop.assert_clean()
+
+
+PLAIN = """import torch
+
+def train(model, csd, loader):
+    if csd.number == 2:
+        return
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for batch in loader:
+        optimizer.zero_grad()
+        csd.loss(batch).backward()
+        optimizer.step()
+"""
+
+
+def test_a_loop_of_plain_torch_trains_and_one_that_does_nothing_is_told(workshop: Workshop, csd_emu: Command) -> None:
+    workshop.write("mine.py", PLAIN)
+    done = run(workshop, csd_emu, JOB)
+    assert done.code == 0, done.err
+    told = "in round 2: client 'mine.py:train' returned the weights as they were sent"
+    events = [record for record in workshop.records(workshop.run_directory()) if record["kind"] == "event"]
+    notes = [event for event in events if event["what"] == "note" and event["detail"].startswith(told)]
+    assert sorted(event["device"] for event in notes) == ["csd-00", "csd-01"]
     workshop.assert_clean()
 
 

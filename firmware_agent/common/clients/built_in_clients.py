@@ -46,7 +46,12 @@ class ScaffoldClient:
     Each local step uses ``g - c_i + c``, with the drive's control variate c_i and the server's c. After K steps that
     moved the weights from x to y, ``c_i+ = c_i - c + (x - y) / (K eta)`` (option II). The paper's local steps are plain
     SGD; with momentum K is the sum of the weights with which gradients enter the update, as in FedNova.
+
+    Attributes:
+        strategy: name of the host's half, without which the drives' control variates have nothing to correct.
     """
+
+    strategy = "scaffold"
 
     def __call__(
         self,

@@ -15,7 +15,7 @@ from torch import nn
 
 from firmware_agent.common.clients.built_in_clients import ADAPTERS, CLIENTS, GIVEN
 from firmware_agent.common.clients.client_round import ClientRound, Setting, to_array
-from firmware_agent.common.clients.confinement import confined
+from firmware_agent.common.clients.confinement import confined, import_ahead
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.imports import adapt
@@ -71,6 +71,8 @@ class ClientProgram:
             ModelError: it cannot be imported or made, or takes an argument that nobody gives.
         """
         call = adapt(make_code("client", code, CLIENTS), ADAPTERS)
+        if ":" in code.name:
+            import_ahead(code.source)
         try:
             parameters = inspect.signature(call).parameters.values()
         except (TypeError, ValueError) as error:
@@ -96,7 +98,7 @@ class ClientProgram:
         """Have the program train; `state` is changed by it.
 
         Raises:
-            ModelError: it returned something else than tensors and numbers by name, or keeps too much state.
+            ModelError: it returned something else than tensors and numbers by name, or too many bytes.
             PermissionError: it did what it may not (see `firmware_agent.common.clients.confinement`).
             BaseException: what it raised.
         """
@@ -120,13 +122,16 @@ class ClientProgram:
             ModelError: it is more than a drive may keep, or no numbers.
         """
         arrays = {self._named(name): to_array(f"client {self.name!r}", name, value) for name, value in state.items()}
-        size_bytes, most_bytes = sum(each.nbytes for each in arrays.values()), most_state_bytes(state_arrays(model))
+        self._bound("keeps", "in state", arrays, state_arrays(model))
+        return arrays
+
+    def _bound(self, does: str, where: str, arrays: Mapping[str, Array], weights: Mapping[str, Array]) -> None:
+        size_bytes, most_bytes = sum(each.nbytes for each in arrays.values()), most_state_bytes(weights)
         if size_bytes > most_bytes:
             raise ModelError(
-                f"client {self.name!r}: keeps {size_bytes} bytes in state, at most {most_bytes} are kept: "
-                f"{_STATE_MODELS} times the model, or {_STATE_BYTES}; keep less"
+                f"client {self.name!r}: {does} {size_bytes} bytes {where}, at most {most_bytes} are taken: "
+                f"{_STATE_MODELS} times the model, or {_STATE_BYTES}; make it less"
             )
-        return arrays
 
     def _read(self, returned: object, model: nn.Module) -> ClientReply:
         if returned is not None and not isinstance(returned, Mapping):
@@ -140,6 +145,7 @@ class ClientProgram:
             raise ModelError(f"client {self.name!r}: returned {len(metrics)} numbers; at most {MOST_METRICS} are taken")
         arrays = {self._named(n): to_array(f"client {self.name!r}", n, v) for n, v in found.items() if n not in metrics}
         weights = {name: self._like(name, arrays.pop(name), own[name]) for name in own if name in arrays}
+        self._bound("returned", "beside the weights", arrays, own)
         return ClientReply(weights if found.keys() - metrics else own, arrays, metrics)
 
     def _named(self, name: object) -> str:

@@ -189,19 +189,22 @@ class ClientRound:
             ModelError: there is no such phase.
         """
         if name not in _PHASES:
-            raise ModelError(f"csd.phase: {name!r} is no phase; there are {', '.join(_PHASES)}")
+            raise ModelError(f"csd.phase: {name!r} is no phase; name one of {', '.join(_PHASES)}")
         with self._phases.named(name):
             yield
 
     def inputs(self, batch: TensorBatch) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Return what the model takes of a batch: its argument, or all of them if there are several."""
-        return found if len(found := self._objective.inputs(_stored(batch))) > 1 else found[0]
+        return found if len(found := self._objective.inputs(batch)) > 1 else found[0]
 
     def loss(self, batch: TensorBatch) -> torch.Tensor:
-        """Return the job's loss of the model on a batch, a scalar; charged to ``forward``."""
+        """Return the job's loss of the model on a batch, a scalar; charged to ``forward``.
+
+        Gradients reach the batch's tensors through the model; to the loss itself they are constants.
+        """
         with self.phase("forward"):
-            stored = _stored(batch)
-            loss = self._objective.loss_of(self.model(*self._objective.inputs(stored)), stored)
+            stored = {name: column.detach().numpy() for name, column in batch.items()}
+            loss = self._objective.loss_of(self.model(*self._objective.inputs(batch)), stored)
             count = len(next(iter(stored.values())))
             self._mean.add(loss, count)
         return loss
@@ -284,7 +287,3 @@ def _nobody(_: object) -> NoReturn:
         "csd.exchange: nobody answers: the strategy has no exchange(round, number, tensors), or nothing was given in "
         "the trial on the host"
     )
-
-
-def _stored(batch: TensorBatch) -> Batch:
-    return {name: column.numpy() for name, column in batch.items()}

@@ -1,19 +1,24 @@
 """What a client program may not do while it trains: start processes, use the network, change files.
 
-It is held by Python's audit events, so that a mistake is seen at once and on every engine alike. What other threads do,
-or libraries below Python, such as torch's own writer of files, is not seen: it is no wall against code that means harm.
-On real drives and virtual machines that is the sandbox of the agent's service.
+It is held by Python's audit events, so that a mistake is seen at once and on every engine alike, also in threads that
+the program starts; torch's own writers of files are made to raise one. What libraries below Python do, `ctypes` or
+`_thread`, is not seen: it is no wall against code that means harm. On real drives and virtual machines that is the
+sandbox of the agent's service.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import torch
 
 _PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system", "subprocess.Popen")
 _NETWORK = tuple(f"socket.{name}" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo", "gethostbyname"))
@@ -39,9 +44,50 @@ def confined() -> Iterator[None]:
         _confined.here = before
 
 
+def import_ahead(source: str | None) -> None:
+    """Import what torch does when the first of its optimisers is made, if a program may make one.
+
+    It is torch's compiler, which looks for a folder to write to, and takes seconds, which are none of a round's.
+
+    Args:
+        source: of the program; None of an installed one, which may.
+    """
+    with suppress(OSError):
+        tempfile.gettempdir()
+    if source is None or re.search(r"\boptim\b", source):
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+
+
 @functools.cache
 def _install() -> None:
     sys.addaudithook(_audit)
+    threading.Thread.start = _handed_on(threading.Thread.start)  # type: ignore[assignment, method-assign]
+    for module in (torch, torch.jit):
+        module.save = _announced(module.save)  # type: ignore[attr-defined]
+
+
+def _announced(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch's that writes a file, with the audit event that Python's own `open` raises."""
+
+    @functools.wraps(save)
+    def announce(what: Any, target: Any, *arguments: Any, **more: Any) -> Any:
+        if isinstance(target, str | os.PathLike):
+            sys.audit("open", target, "wb", os.O_WRONLY)
+        return save(what, target, *arguments, **more)
+
+    return announce
+
+
+def _handed_on(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Return what starts a thread, which may do what the one may that starts it."""
+
+    @functools.wraps(start)
+    def begin(thread: threading.Thread) -> None:
+        if getattr(_confined, "here", False):
+            thread.run = confined()(thread.run)  # type: ignore[method-assign]
+        start(thread)
+
+    return begin
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
+from firmware_agent.common.clients.confinement import import_ahead
 from firmware_agent.common.errors import ModelError
 
 RUN_CONFIG = "run/"
@@ -27,8 +27,7 @@ def adapt(target: Any) -> Any:
     app = getattr(target, "func", target)  # of what was made with options
     if (type(app).__module__, type(app).__name__) != ("flwr.clientapp.client_app", "ClientApp"):
         return target
-    # Torch's optimisers import more when the first is made, which a program that trains may not.
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    import_ahead(None)
 
     def train(model: Any, config: dict[str, Any], state: dict[str, Any], csd: Any) -> dict[str, Any]:
         from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict

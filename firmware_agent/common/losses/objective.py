@@ -150,8 +150,10 @@ class Objective:
                 records = step.run(records, torch.default_generator)
         return records
 
-    def inputs(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+    def inputs(self, batch: Mapping[str, Array | torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the model's arguments: bytes scaled, whole numbers as they are, others in its precision.
+
+        What they are computed from may be tensors, which keep their gradients.
 
         Raises:
             ModelError: the batch has no such field.
@@ -160,7 +162,7 @@ class Objective:
             raise ModelError(
                 f"data.input: batches have no field {missing[0]!r}, but {', '.join(batch)}; name some of these"
             )
-        values = [torch.from_numpy(batch[name]) for name in self.input_fields]
+        values = [torch.as_tensor(batch[name]) for name in self.input_fields]
         return tuple(
             each.to(self.dtype).mul_(self.input_scale)
             if each.dtype == torch.uint8

@@ -13,6 +13,7 @@ from typing import Any
 from csd_emu.util.registry import Registry
 from csd_emu.util.renamed import adopt_old_methods
 from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
+from firmware_agent.common.folded_traceback import user_place
 from firmware_agent.common.imports import adapt, check_module, check_outside, check_source, import_named, name_in
 from firmware_agent.common.user_code.source_files import module_from, read_source
 from host.config.plugins.plugin_section import UserSection, accepted, read_options
@@ -161,8 +162,7 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, SyntaxError):  # it has no frame there, and says file and line itself
         return f"{type(error).__name__}: {error}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename][1:]
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {error}{user_place(frames)}"
 
 
 def _find(kind: Registry, name: str, folder: Path, told: str) -> tuple[str, str, str | None]:

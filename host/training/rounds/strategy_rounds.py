@@ -143,9 +143,12 @@ def mean_metrics(contributions: Collection[Contribution]) -> dict[str, float]:
     names = dict.fromkeys(name for part in contributions for name in part.metrics if name != "loss")
     found = {}
     for name in names:
+        once = name.startswith("train_") and name.removeprefix("train_") not in names
         told = [(part.samples, part.metrics[name]) for part in contributions if name in part.metrics]
         total = sum(samples for samples, _ in told)
-        found[f"train_{name}"] = sum(samples * value for samples, value in told) / total if total else math.nan
+        found[name if once else f"train_{name}"] = (
+            sum(samples * value for samples, value in told) / total if total else math.nan
+        )
     return found
 
 

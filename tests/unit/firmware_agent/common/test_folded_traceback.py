@@ -1,5 +1,6 @@
 """A traceback of the user's code: their lines stand in it, all else is folded, and nothing makes it large."""
 
+import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from firmware_agent.common.folded_traceback import (
     format_user_traceback,
     names_user_code,
     remember_source,
+    user_place,
 )
 
 OURS = str(Path(firmware_agent.__file__).parent / "made_up.py")
@@ -75,7 +77,10 @@ def test_their_frames_are_shown_with_their_lines_and_ours_are_counted(theirs: li
     else:  # what was done last says how it came to that
         assert folded == len(theirs) - 1
         assert text.count(OURS) == 1
-    assert names_user_code(caught(ValueError(), [THEIRS if each else OURS for each in theirs])) == any(theirs)
+    error = caught(ValueError(), [THEIRS if each else OURS for each in theirs])
+    assert names_user_code(error) == any(theirs)
+    place = user_place(traceback.extract_tb(error.__traceback__))
+    assert place == f" ({Path(THEIRS if any(theirs) else OURS).name}, line 2)"
 
 
 @given(st.text(st.characters(), max_size=40), st.integers(0, 1 << 20), st.integers(0, 300), st.integers(0, 6))

@@ -103,6 +103,9 @@ def test_tensors_come_in_the_order_of_the_trial_and_others_are_refused(shard: Sh
     (done,) = rounds(trainer(shard, text, expected), [1])
     assert done.reply is not None
     assert list(done.reply.arrays) == list(expected)
-    for names, message in (("abc", "returned c as <f4\\[2\\], in its trial"), ("a", "returned b as nothing")):
+    for names, message in (
+        ("abc", r"returned c as float32\[2\], in its trial.*none that depends on how many"),
+        ("a", "returned b as nothing"),
+    ):
         with pytest.raises(ModelError, match=message):
             rounds(trainer(shard, text, expected, names=names), [1])

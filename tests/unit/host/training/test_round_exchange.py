@@ -12,13 +12,18 @@ from firmware_agent.common.errors import DeviceLost, DeviceSilent, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Code, Exchange, Job, Trained
 from host.config.job_file import JobConfig
+from host.core.records import EventKind
+from host.core.tensor_sums import Norms, Scan
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
+from host.training.device_conduct import advice
 from host.training.round_exchange import RoundExchange, RoundTask
 from host.training.rounds.client_contract import AS_USUAL
 from host.training.rounds.drive_meeting import DriveMeeting
+from host.training.rounds.round_answer import RoundAnswer
 from tests.support.fakes import JOB
 
+BASE: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}}
 END = Trained(1, 5, 1, 0.5, PhaseSeconds(), 0)
 
 
@@ -38,8 +43,28 @@ class Session:
 
 
 def exchange_of(frame: Job = JOB) -> RoundExchange:
-    config = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
+    config = JobConfig.model_validate(BASE)
     return RoundExchange(config, frame, cast(Fleet, SimpleNamespace()), list, lambda *_: None)
+
+
+def test_weights_that_come_back_as_they_were_sent_are_told_once_for_each_drive(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    exchange = exchange_of(msgspec.structs.replace(JOB, client=Code("mine.py:train")))
+    told: list[tuple[str, Any, str]] = []
+    exchange.conduct.on_event = lambda *event: told.append(event)
+    scans = [Scan(Norms()), Scan(Norms(norm=0.1)), Scan(Norms(extra_norm=0.1)), Scan(Norms(count_norm=1.0)), Scan()]
+    for number, scan in enumerate(scans, 1):
+        session = Session()
+        session.device = f"csd-0{number % 4}"
+        answer = RoundAnswer(cast(Any, session), {}, cast(Any, SimpleNamespace(trained=END)), scan)
+        assert exchange._verdict(number, answer, {}) is answer
+    assert [(device, kind) for device, kind, _ in told] == [(f"csd-0{each}", EventKind.NOTE) for each in (1, 0)]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert told[0][2].startswith("in round 1: client 'mine.py:train' returned the weights as they were sent")
+    advised = advice(JobConfig.model_validate({**BASE, "client": {"name": "mine.py:train"}}))
+    assert advised.startswith("look at what client mine.py:train returns, or lower learning_rate")
+    assert advice(JobConfig.model_validate(BASE)).startswith("lower learning_rate")
 
 
 async def returned(*sent: Any) -> Any:

@@ -94,7 +94,10 @@ def test_state_stays_from_round_to_round_and_options_are_those_of_the_job() -> N
         ("import torch\ndef train():\n    return {'bias': torch.ones(2)}", r"returned bias as float32\[2\], the model"),
         ("import torch\ndef train():\n    return {'a': torch.ones(2).bfloat16()}", "cannot cross the wire"),
         ("def train():\n    return {str(n): n for n in range(65)}", "returned 65 numbers"),
-        ("def train(csd):\n    with csd.phase('lunch'):\n        pass", "'lunch' is no phase"),
+        (
+            "def train(csd):\n    with csd.phase('lunch'):\n        pass",
+            "'lunch' is no phase; name one of forward, backward",
+        ),
     ],
 )
 def test_what_a_program_may_not_return_is_refused_and_names_it(text: str, told: str) -> None:
@@ -120,6 +123,22 @@ def test_more_state_than_a_drive_may_keep_is_refused() -> None:
     mine = program("def train(): pass")
     with pytest.raises(ModelError, match=r"keeps \d+ bytes in state, at most 67108864"):
         mine.state_arrays({"a": np.zeros((64 << 20) + 1, np.uint8)}, nn.Linear(2, 1))
+
+
+def test_more_beside_the_weights_than_is_taken_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"returned 67108865 bytes beside the weights, at most 67108864 are taken"):
+        run("import torch\ndef train():\n    return {'a': torch.zeros((64 << 20) + 1, dtype=torch.uint8)}")
+    assert run("import torch\ndef train():\n    return {'a': torch.zeros(64 << 20, dtype=torch.uint8)}").extras
+
+
+def test_gradients_reach_the_tensors_of_a_batch_through_the_model() -> None:
+    round_ = begun()
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    batch = {"x": x, "y": torch.from_numpy(COLUMNS["y"])}
+    assert round_.inputs(batch) is x
+    round_.loss(batch).backward()  # type: ignore[no-untyped-call]
+    away = round_.model(x) - batch["y"]
+    torch.testing.assert_close(x.grad, 2 / len(X) * away.detach() * round_.model.weight.detach())
 
 
 def clock() -> Iterator[float]:

@@ -417,6 +417,13 @@ class TestTuner:
             tuner(tmp_path, "").load_state({"user": {}, "gone": [False, False]})
 
 
+def test_what_fails_in_a_library_names_the_line_that_called_it(tmp_path: Path) -> None:
+    body = "class It(FedAvg):\n    def __init__(self):\n        json.loads('')"
+    source = f"import json\nfrom csd_emu.extend import FedAvg\n{body}"
+    with pytest.raises(PluginError, match=r"Expecting value.* \(mine.py, line 5\)"):
+        strategy(tmp_path, source)
+
+
 @pytest.mark.parametrize(("folder", "file"), [("strategy", "geometric_median.py"), ("tuner", "step_down.py")])
 def test_the_examples_are_under_40_lines_and_load(folder: str, file: str) -> None:
     from csd_emu.util.config_files import load_config

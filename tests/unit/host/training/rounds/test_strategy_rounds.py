@@ -85,3 +85,8 @@ def test_states_of_programs_come_back_out_of_a_checkpoint_beside_the_strategys()
     states = {"csd-00": {"state/a/b": np.ones(2)}, "csd-01": {"state/n": np.zeros(())}}
     kept = {"m/w": np.ones(3)} | flatten_states(states)
     assert split_states(kept) == ({"m/w": kept["m/w"]}, states)
+
+
+def test_a_number_that_is_called_so_already_has_no_second_prefix() -> None:
+    assert mean_metrics([part("a", train_loss=1.0, norm=2.0)]) == {"train_loss": 1.0, "train_norm": 2.0}
+    assert mean_metrics([part("a", train_x=1.0, x=2.0)]) == {"train_train_x": 1.0, "train_x": 2.0}
