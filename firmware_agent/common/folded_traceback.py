@@ -73,6 +73,13 @@ def names_user_code(error: BaseException) -> bool:
     return isinstance(inner, SyntaxError) or any(_owner(frame.filename) is None for frame in frames)
 
 
+def user_line(error: BaseException) -> str:
+    """Return in brackets the file and line of the user's code that an error is from; empty if there is none."""
+    frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES)
+    own = [f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in frames if _owner(frame.filename) is None]
+    return own[-1] if own else ""
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Return whether an error, or what it was raised for, is that no memory could be had: Python's, torch's or ours."""
     inner = user_error(error)

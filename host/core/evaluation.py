@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from firmware_agent.common.datafiles.record_set import IMAGE, labels_of
 from firmware_agent.common.errors import CsdError, ModelError, ModelFailed, user_errors
 from firmware_agent.common.first_use import forward_order
-from firmware_agent.common.folded_traceback import describe_error
+from firmware_agent.common.folded_traceback import describe_error, user_line
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
-from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec
+from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec, describe_range
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
@@ -32,6 +33,8 @@ from host.core.learning.judgement import HeldOutMetric, Judgement
 from host.core.model_facts import ModelFacts, pass_facts
 
 _BATCH = 512
+# Records of which a loss is tried that is not finite of two.
+_MORE = 64
 NO_METRICS: Mapping[str, Callable[[], HeldOutMetric]] = {}
 
 
@@ -98,7 +101,7 @@ class Evaluator:
         metrics: Mapping[str, Callable[[], HeldOutMetric]] = NO_METRICS,
         start: ModelStart = AS_BUILT,
     ) -> None:
-        """Build the model with initial weights from `seed` or a file, and try it on one held-out record.
+        """Build the model with initial weights from `seed` or a file, and try it, its loss and metrics on some records.
 
         Args:
             spec: the model.
@@ -106,10 +109,11 @@ class Evaluator:
             seed: of its weights.
             objective: that it is trained for; None for what suits the data.
             metrics: name -> what makes a further figure of a judgement.
-            start: the file, and which parameters are not trained.
+            start: the file, which parameters are not trained, and in which precision the others are.
 
         Raises:
-            ModelError: it cannot be built, or does not take the records, or loss or a metric not its outputs.
+            ModelError: it cannot be built, or does not take the records, or loss or a metric not its outputs; or the
+                loss cannot be trained with.
         """
         torch.manual_seed(seed)
         self._spec, self._start = spec, start
@@ -121,6 +125,9 @@ class Evaluator:
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
         self._records = self._try_records(dataset)
         self._classifies = self._check(spec, dataset)
+        self._try_ranges(dataset)
+        if start.precision is not None:
+            self._try_gradient(start.precision)
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -193,25 +200,32 @@ class Evaluator:
         with self._guarded("evaluation"):
             metrics = {name: make() for name, make in self._metrics.items()}
             for start in range(0, count, _BATCH):
-                right, lost = self._judge(slice(start, start + _BATCH), metrics.values())
+                right, lost = self._judge(slice(start, start + _BATCH), metrics)
                 correct, loss = correct + right, loss + lost * len(range(start, min(start + _BATCH, count)))
-            figures = {name: float(metric.compute()) for name, metric in metrics.items()}
+            figures: dict[str, float] = {}
+            for name, metric in metrics.items():
+                with self._guarded("its figure", name):
+                    figures[name] = float(metric.compute())
         return Judgement(correct / count, loss / count, figures)
 
-    def _judge(self, part: slice, metrics: Iterable[HeldOutMetric]) -> tuple[float, float]:
+    def _judge(self, part: slice, metrics: Mapping[str, HeldOutMetric]) -> tuple[float, float]:
         """Return how many held-out records are classified rightly, NaN if they have no classes, and the mean loss."""
         batch = self._take(part)
         with torch.inference_mode():
             outputs = self._model(*self._objective.inputs(batch))
             loss = float(self._objective.loss_of(outputs, batch))
-            fields = {field: torch.from_numpy(column) for field, column in batch.items()}
-            for metric in metrics:
-                metric.update(outputs, fields)
+            for name, metric in metrics.items():
+                with self._guarded("evaluation", name):
+                    metric.update(outputs, self._objective.fields(batch))
             if self._labels is None or not self._classifies:
                 return math.nan, loss
             return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss
 
-    def _take(self, part: slice) -> Batch:
+    def _first(self, count: int) -> Batch:
+        """Return so many held-out records as `_take` does; of fewer some come again."""
+        return self._take(np.arange(count) % len(next(iter(self._held_out.values()))))
+
+    def _take(self, part: slice | npt.NDArray[np.integer]) -> Batch:
         """Return held-out records as model, loss and metrics take them."""
         return self._objective.prepare(
             {name: np.array(column[part]) for name, column in self._held_out.items()}, training=False
@@ -231,24 +245,28 @@ class Evaluator:
             raise ModelError(f"{step.told}: failed in a trial on two records: {describe_error(error)}") from error
 
     @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        """Have an error of the user's model name the model."""
+    def _guarded(self, what: str, metric: str = "") -> Iterator[None]:
+        """Have an error of the user's model, or of a metric, name it."""
         try:
             yield
         except CsdError:
             raise
         except user_errors() as error:  # it may raise anything, and must not end the program
+            told = f"metric {metric!r}" if metric else f"model {self._spec.name!r}"
             raise ModelFailed(
-                f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
+                f"{told}: {what} on the host failed: {describe_error(error)}", f"metric {metric}" if metric else "model"
             ) from error
 
     def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
         """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
-        batch = self._take(slice(1))
+        batch = self._first(2)
         try:
             with torch.inference_mode():
                 outputs = self._model(*self._records)
+                both = self._model(*self._objective.inputs(batch))
         except Exception as error:  # the user's model may raise anything
+            if isinstance(error, IndexError):
+                self._try_ranges(dataset)  # which says more
             taken = " and ".join(
                 f"{'images' if field == IMAGE else field} {tuple(values.shape[1:])}"
                 for field, values in zip(self._objective.input_fields, self._records, strict=True)
@@ -263,17 +281,70 @@ class Evaluator:
         what = f"loss {self._objective.loss_name!r}"
         try:
             with torch.inference_mode():
-                self._objective.loss_of(outputs, batch)
-                tensors = {name: torch.from_numpy(column) for name, column in batch.items()}
+                self._objective.loss_of(both, batch)
                 for name, make in self._metrics.items():
                     what, metric = f"metric {name!r}", make()
-                    metric.update(outputs, tensors)
+                    metric.update(both, self._objective.fields(batch))
                     float(metric.compute())
         except CsdError:
             raise
         except user_errors() as error:
-            raise ModelError(f"{what} does not take what model {spec.name!r} gives: {describe_error(error)}") from error
+            told = f"{describe_error(error)}{user_line(error)}"
+            raise ModelError(f"{what} does not take what model {spec.name!r} gives: {told}") from error
         return self._labels is not None and len(shape) == 2 and shape[1] >= max(2, dataset.classes)
+
+    def _try_ranges(self, dataset: Dataset) -> None:
+        """Have the model take those records that hold the smallest and the largest whole number of a field."""
+        for kind, fields in (("records", dataset.fields), ("held-out records", self._held_out)):
+            for name, column in self._objective.whole_fields(fields).items():
+                ends = [int(place) // column[0].size for place in (column.argmin(), column.argmax())]
+                try:
+                    found: Batch = {each: np.array(values[ends]) for each, values in fields.items()}
+                    batch = self._objective.prepare(found, training=False)
+                    with torch.inference_mode():
+                        self._objective.loss_of(self._model(*self._objective.inputs(batch)), batch)
+                except CsdError:
+                    raise
+                except user_errors() as error:
+                    where = f"{kind} {ends[0]} and {ends[1]}"
+                    told = f"model {self._spec.name!r} with loss {self._objective.loss_name!r}"
+                    raise ModelError(describe_range({name: column}, where, told, error)) from error
+
+    def _try_gradient(self, precision: str) -> None:
+        """Have the loss of two held-out records, or of more if it is not finite, and its gradient, as drives do."""
+        own, model = replace(self._objective, dtype=getattr(torch, precision)), self._model
+        if own.dtype != self._objective.dtype:
+            model = build_model(self._spec, self._start.freeze).eval().to(own.dtype)
+        told = f"loss {own.loss_name!r}"
+        try:
+            for count in (2, _MORE):
+                batch = self._first(count)
+                outputs = model(*own.inputs(batch))
+                loss = own.loss_of(outputs, batch)
+                if bool(loss.isfinite()):
+                    break
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+        except CsdError:
+            raise
+        except user_errors() as error:
+            what = f"{describe_error(error)}{user_line(error)}"
+            raise ModelError(
+                f"{told} with model {self._spec.name!r}: failed in a trial with gradients, in {precision}: {what}; it "
+                "takes outputs that have a gradient, of any number of records"
+            ) from error
+        finally:
+            model.zero_grad()
+        if not bool(loss.isfinite()):
+            raise ModelError(
+                f"{told} is {float(loss)} of held-out records before anything is trained; look for a logarithm of 0, a "
+                "division by 0, or values in the data that are no finite numbers"
+            )
+        trained = any(each.requires_grad for each in model.parameters())
+        if trained and getattr(outputs, "requires_grad", True) and not loss.requires_grad:
+            raise ModelError(
+                f"{told} has no gradient; make it of the outputs by torch alone, without detach or no_grad"
+            )
 
 
 def trace_norm_sums(model: nn.Module, *inputs: torch.Tensor) -> tuple[NormSum, ...]:

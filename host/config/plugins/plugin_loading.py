@@ -15,7 +15,7 @@ from csd_emu.util.renamed import adopt_old_methods
 from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
 from firmware_agent.common.imports import adapt, check_module, check_outside, check_source, import_named, name_in
 from firmware_agent.common.user_code.source_files import module_from, read_source
-from host.config.plugins.plugin_section import UserSection, accepted, read_options
+from host.config.plugins.plugin_section import UserSection, accepted, given_names, read_options
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
     code = source.encode() if source is not None else _code_of(target)
     target = adapt(target, kind.adapters)
-    options = read_options(target, section.options, kind.given, kind.word)
+    options = read_options(target, section.options, given_names(target, kind, told), kind.word)
     return Plugin(kind, section.name, target, options, source, hashlib.sha256(code).hexdigest() if code else "")
 
 
