@@ -67,10 +67,7 @@ def format_user_traceback(error: BaseException) -> str:
 def names_user_code(error: BaseException) -> bool:
     """Return whether a line of the user's code is in an error's traceback, or its text is no Python."""
     inner = user_error(error)
-    if inner is None:
-        return False
-    frames = traceback.extract_tb(inner.__traceback__, limit=-_FRAMES)
-    return isinstance(inner, SyntaxError) or any(_owner(frame.filename) is None for frame in frames)
+    return inner is not None and (isinstance(inner, SyntaxError) or user_line(inner) != "")
 
 
 def user_line(error: BaseException) -> str:

@@ -94,7 +94,7 @@ class LoadedJob:
         except IndexError as error:
             if not (whole := self.objective.whole_fields(ready)):
                 raise
-            raise ModelError(describe_range(whole, "in this batch", "the model", error)) from error
+            raise ModelError(f"{describe_range(whole, 'in this batch', 'the model')}: {error}") from error
         self._stopwatch.lap("forward")
         return loss
 

@@ -6,11 +6,11 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -33,8 +33,9 @@ from host.core.learning.judgement import HeldOutMetric, Judgement
 from host.core.model_facts import ModelFacts, pass_facts
 
 _BATCH = 512
-# Records of which a loss is tried that is not finite of two.
-_MORE = 64
+# Records of which a loss of the user's own is tried, so that not all are of one class, or without one.
+_TRIED = 16
+_NOT_FINITE = "look for a logarithm of 0, a division by 0, or data that are no finite numbers"
 NO_METRICS: Mapping[str, Callable[[], HeldOutMetric]] = {}
 
 
@@ -125,9 +126,6 @@ class Evaluator:
         self._objective, self._metrics = Objective.of_spec(objective or default_objective(dataset)), metrics
         self._records = self._try_records(dataset)
         self._classifies = self._check(spec, dataset)
-        self._try_ranges(dataset)
-        if start.precision is not None:
-            self._try_gradient(start.precision)
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -221,11 +219,7 @@ class Evaluator:
                 return math.nan, loss
             return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss
 
-    def _first(self, count: int) -> Batch:
-        """Return so many held-out records as `_take` does; of fewer some come again."""
-        return self._take(np.arange(count) % len(next(iter(self._held_out.values()))))
-
-    def _take(self, part: slice | npt.NDArray[np.integer]) -> Batch:
+    def _take(self, part: slice) -> Batch:
         """Return held-out records as model, loss and metrics take them."""
         return self._objective.prepare(
             {name: np.array(column[part]) for name, column in self._held_out.items()}, training=False
@@ -235,38 +229,29 @@ class Evaluator:
         """Return a held-out record as the model takes it; of the shortest and the longest a batch is tried."""
         order = np.argsort(next(iter(dataset.lengths.values()), np.arange(len(dataset))))
         batch: Batch = {name: column[order[[0, -1]]] for name, column in dataset.fields.items()}
-        try:
-            for step in self._objective.steps:
+        for step in self._objective.steps:
+            with _naming(f"{step.told}: failed in a trial on two records"):
                 batch = step.run(batch, torch.Generator())
-            return self._objective.inputs(self._take(slice(1)))
-        except CsdError:
-            raise
-        except user_errors() as error:
-            raise ModelError(f"{step.told}: failed in a trial on two records: {describe_error(error)}") from error
+        with _naming("collate: failed in a trial on a held-out record"):
+            batch = self._take(slice(1))
+        return self._objective.inputs(batch)
 
-    @contextlib.contextmanager
-    def _guarded(self, what: str, metric: str = "") -> Iterator[None]:
-        """Have an error of the user's model, or of a metric, name it."""
-        try:
-            yield
-        except CsdError:
-            raise
-        except user_errors() as error:  # it may raise anything, and must not end the program
-            told = f"metric {metric!r}" if metric else f"model {self._spec.name!r}"
-            raise ModelFailed(
-                f"{told}: {what} on the host failed: {describe_error(error)}", f"metric {metric}" if metric else "model"
-            ) from error
+    def _guarded(self, what: str, metric: str = "") -> contextlib.AbstractContextManager[None]:
+        """Return the context in which an error of the user's model, or of a metric, names it."""
+        told = f"metric {metric!r}" if metric else f"model {self._spec.name!r}"
+        kind = partial(ModelFailed, code=f"metric {metric}" if metric else "model")
+        return _naming(f"{told}: {what} on the host failed", kind)
 
     def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
         """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
-        batch = self._first(2)
+        batch = self._take(slice(2))
         try:
             with torch.inference_mode():
                 outputs = self._model(*self._records)
                 both = self._model(*self._objective.inputs(batch))
         except Exception as error:  # the user's model may raise anything
             if isinstance(error, IndexError):
-                self._try_ranges(dataset)  # which says more
+                self._try_loss(self._held_out, "held-out records")  # which says more
             taken = " and ".join(
                 f"{'images' if field == IMAGE else field} {tuple(values.shape[1:])}"
                 for field, values in zip(self._objective.input_fields, self._records, strict=True)
@@ -278,73 +263,55 @@ class Evaluator:
                 f"model {spec.name!r} gives {shape or type(outputs).__name__}, {dataset.name} needs (1, "
                 f"{dataset.classes}) logits"
             )
-        what = f"loss {self._objective.loss_name!r}"
-        try:
-            with torch.inference_mode():
-                self._objective.loss_of(both, batch)
-                for name, make in self._metrics.items():
-                    what, metric = f"metric {name!r}", make()
+        self._try_loss(dataset.fields, "records")
+        self._try_loss(self._held_out, "held-out records")
+        with torch.inference_mode():
+            for name, make in self._metrics.items():
+                with _naming(f"metric {name!r} does not take what model {spec.name!r} gives"):
+                    metric = make()
                     metric.update(both, self._objective.fields(batch))
                     float(metric.compute())
-        except CsdError:
-            raise
-        except user_errors() as error:
-            told = f"{describe_error(error)}{user_line(error)}"
-            raise ModelError(f"{what} does not take what model {spec.name!r} gives: {told}") from error
         return self._labels is not None and len(shape) == 2 and shape[1] >= max(2, dataset.classes)
 
-    def _try_ranges(self, dataset: Dataset) -> None:
-        """Have the model take those records that hold the smallest and the largest whole number of a field."""
-        for kind, fields in (("records", dataset.fields), ("held-out records", self._held_out)):
-            for name, column in self._objective.whole_fields(fields).items():
-                ends = [int(place) // column[0].size for place in (column.argmin(), column.argmax())]
-                try:
-                    found: Batch = {each: np.array(values[ends]) for each, values in fields.items()}
-                    batch = self._objective.prepare(found, training=False)
-                    with torch.inference_mode():
-                        self._objective.loss_of(self._model(*self._objective.inputs(batch)), batch)
-                except CsdError:
-                    raise
-                except user_errors() as error:
-                    where = f"{kind} {ends[0]} and {ends[1]}"
-                    told = f"model {self._spec.name!r} with loss {self._objective.loss_name!r}"
-                    raise ModelError(describe_range({name: column}, where, told, error)) from error
+    def _try_loss(self, fields: Batch, kind: str) -> None:
+        """Have model and loss take some records, among them those with the least and the largest whole numbers.
 
-    def _try_gradient(self, precision: str) -> None:
-        """Have the loss of two held-out records, or of more if it is not finite, and its gradient, as drives do."""
+        A loss of the user's own is tried as drives use it, with its gradient and in the job's precision.
+
+        Raises:
+            ModelError: they do not take them, or such a loss has no finite value or no gradient.
+        """
+        precision, name = self._start.precision or "float32", f"model {self._spec.name!r}"
         own, model = replace(self._objective, dtype=getattr(torch, precision)), self._model
         if own.dtype != self._objective.dtype:
             model = build_model(self._spec, self._start.freeze).eval().to(own.dtype)
-        told = f"loss {own.loss_name!r}"
-        try:
-            for count in (2, _MORE):
-                batch = self._first(count)
-                outputs = model(*own.inputs(batch))
-                loss = own.loss_of(outputs, batch)
-                if bool(loss.isfinite()):
-                    break
-            if loss.requires_grad:
+        trained_by, whole = ":" in own.loss_name and self._start.precision is not None, own.whole_fields(fields)
+        ends = [int(at) // column[0].size for column in whole.values() for at in (column.argmin(), column.argmax())]
+        rows = [*range(min(_TRIED if trained_by else 2, len(next(iter(fields.values()))))), *ends]
+        where = f"{kind} {', '.join(map(str, ends))}"
+        with _naming(describe_range(whole, where, name) if whole else f"{name} does not take {kind}"):
+            batch = own.prepare({field: np.array(column[rows]) for field, column in fields.items()}, training=False)
+            outputs = model(*own.inputs(batch))
+        with _naming(f"loss {own.loss_name!r} does not take what {name} gives, tried in {precision} with gradients"):
+            loss = own.loss_of(outputs, batch)
+            if trained_by and getattr(outputs, "requires_grad", True):
+                wrong = "" if loss.requires_grad else "has no gradient; make it of the outputs by torch, without detach"
+                wrong = wrong if loss.isfinite() else f"is {loss.item()} before anything is trained; {_NOT_FINITE}"
+                if wrong:
+                    raise ModelError(f"loss {own.loss_name!r} {wrong}")
                 loss.backward()  # type: ignore[no-untyped-call]
-        except CsdError:
-            raise
-        except user_errors() as error:
-            what = f"{describe_error(error)}{user_line(error)}"
-            raise ModelError(
-                f"{told} with model {self._spec.name!r}: failed in a trial with gradients, in {precision}: {what}; it "
-                "takes outputs that have a gradient, of any number of records"
-            ) from error
-        finally:
-            model.zero_grad()
-        if not bool(loss.isfinite()):
-            raise ModelError(
-                f"{told} is {float(loss)} of held-out records before anything is trained; look for a logarithm of 0, a "
-                "division by 0, or values in the data that are no finite numbers"
-            )
-        trained = any(each.requires_grad for each in model.parameters())
-        if trained and getattr(outputs, "requires_grad", True) and not loss.requires_grad:
-            raise ModelError(
-                f"{told} has no gradient; make it of the outputs by torch alone, without detach or no_grad"
-            )
+        model.zero_grad()
+
+
+@contextlib.contextmanager
+def _naming(what: str, kind: Callable[[str], CsdError] = ModelError) -> Iterator[None]:
+    """Have an error of the user's code say what failed, and where in the code."""
+    try:
+        yield
+    except CsdError:
+        raise
+    except user_errors() as error:  # it may raise anything, and must not end the program
+        raise kind(f"{what}: {describe_error(error)}{user_line(error)}") from error
 
 
 def trace_norm_sums(model: nn.Module, *inputs: torch.Tensor) -> tuple[NormSum, ...]:

@@ -222,10 +222,9 @@ def try_optimiser(
         PluginError: a step of the user's own failed.
     """
     made = make_optimiser(job, structure, weights, own)
-    if own is None:
-        return
     try:
-        made.step_all({name: np.ones_like(weights[name]) for name in structure.trained}, job.learning_rate)
+        if own is not None:
+            made.step_all({name: np.ones_like(weights[name]) for name in structure.trained}, job.learning_rate)
     except PluginFailed as error:
         raise PluginError(f"{error} in a trial") from error
 

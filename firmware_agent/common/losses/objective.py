@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from firmware_agent.common.augments.built_in_augments import AUGMENTS
@@ -171,15 +170,13 @@ class Objective:
 
     def fields(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return what loss and metrics take of a batch: whole numbers as they are, others in the model's precision."""
-        fields = {name: torch.from_numpy(column) for name, column in batch.items()}
-        return {name: each.to(self.dtype) if each.is_floating_point() else each for name, each in fields.items()}
+        fields = ((name, torch.from_numpy(column)) for name, column in batch.items())
+        return {name: each.to(self.dtype) if each.is_floating_point() else each for name, each in fields}
 
     def whole_fields(self, batch: Batch) -> dict[str, Array]:
         """Return those of the model's arguments that stay whole numbers, such as tokens."""
-        found = {name: batch[name] for name in self.input_fields if name in batch}
-        return {
-            n: each for n, each in found.items() if each.dtype.kind in "iu" and each.dtype != np.uint8 and each.size
-        }
+        found = ((name, batch[name]) for name in self.input_fields if name in batch)
+        return {name: each for name, each in found if each.dtype.kind in "iu" and each.dtype != "uint8" and each.size}
 
     def loss_of(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """Return the mean loss of the model's outputs over the records of a batch.
@@ -195,14 +192,11 @@ class Objective:
         return found
 
 
-def describe_range(fields: Batch, where: str, model: str, error: BaseException) -> str:
-    """Return in words that a model does not take the whole numbers of these fields, and what to look at."""
-    ends = {name: (int(column.min()), int(column.max())) for name, column in fields.items()}
-    told = " and ".join(f"{name} goes from {low} to {high}" for name, (low, high) in ends.items())
-    least, most = min(low for low, _ in ends.values()), max(high for _, high in ends.values())
-    remedy = f"is its embedding of {most + 1} rows or more?" if least >= 0 else "an embedding takes values from 0 on"
-    asked = f"; {remedy}" if isinstance(error, IndexError) else ""
-    return f"data: {told} ({where}), which {model} does not take: {error}{asked}"
+def describe_range(fields: Batch, where: str, model: str) -> str:
+    """Return in words from where to where these fields' whole numbers go, which a model does not take."""
+    told = " and ".join(f"{name} goes from {column.min()} to {column.max()}" for name, column in fields.items())
+    rows = 1 + max(int(column.max()) for column in fields.values())
+    return f"data: {told} ({where}): an embedding needs {rows} rows and no value below 0; {model} does not take them"
 
 
 def _shipped(code: Code) -> ShippedCode:

@@ -89,17 +89,15 @@ def given_names(target: Callable[..., Any], kind: Registry, where: str) -> Colle
     Raises:
         PluginError: it takes fewer, or some by name alone.
     """
-    if not kind.in_order:
-        return kind.given
-    wanted = list(kind.given)[: kind.in_order]
-    if isinstance(target, type) and kind is not OPTIMIZER:  # the instance is called, not the class
-        return ()
+    count = kind.in_order
+    if not count or (isinstance(target, type) and kind is not OPTIMIZER):  # of a class the instance is called
+        return () if count else kind.given
     parameters, _ = _signature(target, where)
     first = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if len(first) < len(wanted) and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+    if len(first) < count and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
         takes = ", ".join(repr(each.name) for each in parameters) or "nothing"
-        raise PluginError(f"{where} takes {takes}; have its first arguments be {' and '.join(wanted)}")
-    return {*first[: len(wanted)], *list(kind.given)[kind.in_order :]}
+        raise PluginError(f"{where} takes {takes}; call its first arguments {' and '.join(list(kind.given)[:count])}")
+    return [*first[:count], *list(kind.given)[count:]]
 
 
 def list_options(target: type, given: Collection[str]) -> dict[str, tuple[Any, Any]]:
