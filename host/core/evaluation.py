@@ -289,8 +289,9 @@ class Evaluator:
         ends = [int(at) // column[0].size for column in whole.values() for at in (column.argmin(), column.argmax())]
         rows = [*range(min(_TRIED if trained_by else 2, len(next(iter(fields.values()))))), *ends]
         where = f"{kind} {', '.join(map(str, ends))}"
-        with _naming(describe_range(whole, where, name) if whole else f"{name} does not take {kind}"):
+        with _naming(f"collate: failed in a trial on {kind} {', '.join(map(str, rows))}"):
             batch = own.prepare({field: np.array(column[rows]) for field, column in fields.items()}, training=False)
+        with _naming(describe_range(whole, where, name) if whole else f"{name} does not take {kind}"):
             outputs = model(*own.inputs(batch))
         with _naming(f"loss {own.loss_name!r} does not take what {name} gives, tried in {precision} with gradients"):
             loss = own.loss_of(outputs, batch)
