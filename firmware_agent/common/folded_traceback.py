@@ -72,9 +72,8 @@ def names_user_code(error: BaseException) -> bool:
 
 def user_line(error: BaseException) -> str:
     """Return in brackets the file and line of the user's code that an error is from; empty if there is none."""
-    frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES)
-    own = [f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in frames if _owner(frame.filename) is None]
-    return own[-1] if own else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__, limit=-_FRAMES) if _owner(f.filename) is None]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def lacks_memory(error: BaseException) -> bool:

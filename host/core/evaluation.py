@@ -35,7 +35,6 @@ from host.core.model_facts import ModelFacts, pass_facts
 _BATCH = 512
 # Records of which a loss of the user's own is tried, so that not all are of one class, or without one.
 _TRIED = 16
-_NOT_FINITE = "look for a logarithm of 0, a division by 0, or data that are no finite numbers"
 NO_METRICS: Mapping[str, Callable[[], HeldOutMetric]] = {}
 
 
@@ -239,8 +238,8 @@ class Evaluator:
     def _guarded(self, what: str, metric: str = "") -> contextlib.AbstractContextManager[None]:
         """Return the context in which an error of the user's model, or of a metric, names it."""
         told = f"metric {metric!r}" if metric else f"model {self._spec.name!r}"
-        kind = partial(ModelFailed, code=f"metric {metric}" if metric else "model")
-        return _naming(f"{told}: {what} on the host failed", kind)
+        failed = partial(ModelFailed, code=f"metric {metric}" if metric else "model")
+        return _naming(f"{told}: {what} on the host failed", failed)
 
     def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
         """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
@@ -288,18 +287,22 @@ class Evaluator:
         trained_by, whole = ":" in own.loss_name and self._start.precision is not None, own.whole_fields(fields)
         ends = [int(at) // column[0].size for column in whole.values() for at in (column.argmin(), column.argmax())]
         rows = [*range(min(_TRIED if trained_by else 2, len(next(iter(fields.values()))))), *ends]
-        where = f"{kind} {', '.join(map(str, ends))}"
         with _naming(f"collate: failed in a trial on {kind} {', '.join(map(str, rows))}"):
             batch = own.prepare({field: np.array(column[rows]) for field, column in fields.items()}, training=False)
-        with _naming(describe_range(whole, where, name) if whole else f"{name} does not take {kind}"):
+        with _naming(
+            describe_range(whole, f"{kind} {str(ends)[1:-1]}", name) if whole else f"{name} does not take {kind}"
+        ):
             outputs = model(*own.inputs(batch))
         with _naming(f"loss {own.loss_name!r} does not take what {name} gives, tried in {precision} with gradients"):
             loss = own.loss_of(outputs, batch)
             if trained_by and getattr(outputs, "requires_grad", True):
-                wrong = "" if loss.requires_grad else "has no gradient; make it of the outputs by torch, without detach"
-                wrong = wrong if loss.isfinite() else f"is {loss.item()} before anything is trained; {_NOT_FINITE}"
-                if wrong:
-                    raise ModelError(f"loss {own.loss_name!r} {wrong}")
+                if not (loss.isfinite() and loss.requires_grad):
+                    raise ModelError(
+                        f"loss {own.loss_name!r} has no gradient; make it of the outputs by torch, without detach"
+                        if loss.isfinite()
+                        else f"loss {own.loss_name!r} is {loss.item()} before anything is trained; is there a logarithm "
+                        "of 0, a division by 0, or NaN in the data?"
+                    )
                 loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
 

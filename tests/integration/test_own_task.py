@@ -188,9 +188,13 @@ def test_a_loss_that_fails_in_a_drive_is_named_with_its_line_and_the_drive(own: 
             {"loss": "net.py:each"},
             "loss 'net.py:each' returned shape (16, 1); return a scalar, the mean over the records",
         ),
-        ({"loss": "net.py:breaks"}, "loss 'net.py:breaks' does not take what model 'net.py:table_net' gives: KeyError"),
+        (
+            {"loss": "net.py:breaks"},
+            "loss 'net.py:breaks' does not take what model 'net.py:table_net' gives, tried in float32 with gradients: "
+            "KeyError",
+        ),
         ({"loss": "net.py:detached"}, "loss 'net.py:detached' has no gradient"),
-        ({"loss": "net.py:single"}, "loss 'net.py:single' takes 'pred'; call its first arguments outputs and batch"),
+        ({"loss": "net.py:single"}, "loss 'net.py:single' takes (pred); call its first arguments outputs and batch"),
         ({"loss": "mean_square_error"}, "did you mean 'mean_squared_error'"),
         ({"loss": {"name": "net.py:huber", "dleta": 1.0}}, "did you mean 'delta'"),
         ({"data": {"source": "./table.npz", "input": "z"}}, "has no field 'z', but x, y"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from csd_emu.util.registry import Registry
 from csd_emu.util.renamed import adopt_old_methods
 from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
+from firmware_agent.common.folded_traceback import user_line
 from firmware_agent.common.imports import adapt, check_module, check_outside, check_source, import_named, name_in
 from firmware_agent.common.user_code.source_files import module_from, read_source
 from host.config.plugins.plugin_section import UserSection, accepted, given_names, read_options
@@ -158,10 +158,7 @@ def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], 
 
 def describe_error(error: BaseException) -> str:
     """Return what went wrong, and in which line of the user's code."""
-    if isinstance(error, SyntaxError):  # it has no frame there, and says file and line itself
-        return f"{type(error).__name__}: {error}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename][1:]
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    place = "" if isinstance(error, SyntaxError) else user_line(error)  # that says file and line itself
     return f"{type(error).__name__}: {error}{place}"
 
 

@@ -89,15 +89,16 @@ def given_names(target: Callable[..., Any], kind: Registry, where: str) -> Colle
     Raises:
         PluginError: it takes fewer, or some by name alone.
     """
-    count = kind.in_order
-    if not count or (isinstance(target, type) and kind is not OPTIMIZER):  # of a class the instance is called
-        return () if count else kind.given
+    if not kind.in_order or (isinstance(target, type) and kind is not OPTIMIZER):  # of a class the instance is called
+        return () if kind.in_order else kind.given
     parameters, _ = _signature(target, where)
     first = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if len(first) < count and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
-        takes = ", ".join(repr(each.name) for each in parameters) or "nothing"
-        raise PluginError(f"{where} takes {takes}; call its first arguments {' and '.join(list(kind.given)[:count])}")
-    return [*first[:count], *list(kind.given)[count:]]
+    if len(first) < kind.in_order and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        raise PluginError(
+            f"{where} takes ({', '.join(map(str, parameters))}); call its first arguments "
+            f"{' and '.join(list(kind.given)[: kind.in_order])}"
+        )
+    return [*first[: kind.in_order], *list(kind.given)[kind.in_order :]]
 
 
 def list_options(target: type, given: Collection[str]) -> dict[str, tuple[Any, Any]]:

@@ -66,6 +66,8 @@ class MeanOf(Mean):
         """
         found = self._plugin.target(outputs, batch, **self._plugin.options)
         if getattr(found, "ndim", 0):
-            told = f"returned shape {tuple(found.shape)}; return a number, the mean over the records"
-            raise PluginError(f"metric {self._plugin.name!r}: {told}")
+            raise PluginError(
+                f"metric {self._plugin.name!r}: returned shape {tuple(found.shape)}; return a number, the mean over "
+                "the records"
+            )
         self.add(float(found), len(next(iter(batch.values()))))

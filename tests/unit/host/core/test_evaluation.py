@@ -105,7 +105,7 @@ def line(text: str) -> int:
             rf"^loss 'my\.py:breaks' does not take what model 'my\.py:table' gives, tried in float64 with gradients: "
             rf"KeyError: 'my bug' \(my\.py, line {line('KeyError')}\)$",
         ),
-        ("ratio", r"^loss 'my\.py:ratio' is -?inf before anything is trained; look for a logarithm of 0"),
+        ("ratio", r"^loss 'my\.py:ratio' is -?inf before anything is trained; is there a logarithm of 0"),
     ],
 )
 def test_a_loss_is_tried_with_its_gradient(tmp_path: Path, loss: str, message: str) -> None:

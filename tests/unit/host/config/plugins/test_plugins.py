@@ -192,7 +192,7 @@ class TestArgumentsByPosition:
     @pytest.mark.parametrize(("key", "count"), GIVEN)
     def test_too_few_are_refused(self, tmp_path: Path, key: str, count: int) -> None:
         first = ["pred"][: count - 1]
-        told = rf"mine\.py:it' takes {', '.join(map(repr, [*first, 'share']))}; call its first arguments "
+        told = rf"mine\.py:it' takes \({', '.join([*first, 'share'])}\); call its first arguments "
         with pytest.raises(PluginError, match=told):
             self.load(tmp_path, key, f"def it({', '.join([*first, '*', 'share'])}): ...")
 
