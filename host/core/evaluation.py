@@ -300,8 +300,8 @@ class Evaluator:
                     raise ModelError(
                         f"loss {own.loss_name!r} has no gradient; make it of the outputs by torch, without detach"
                         if loss.isfinite()
-                        else f"loss {own.loss_name!r} is {loss.item()} before anything is trained; is there a logarithm "
-                        "of 0, a division by 0, or NaN in the data?"
+                        else f"loss {own.loss_name!r} is {loss.item()} before anything is trained; is there a "
+                        "logarithm of 0, a division by 0, or NaN in the data?"
                     )
                 loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad()

@@ -101,7 +101,7 @@ def test_records_and_summary_of_0_1_0_are_read(name: str) -> None:
     assert json.loads(msgspec.json.encode(summary)).items() >= written.items()
     facts = {field: written[field] for field in ("array", "engine", "model", "target_accuracy", "reached", "seed")}
     made = summarise(rounds, run_directory=summary.run_directory, wall_seconds=summary.wall_seconds, **facts)
-    assert made == summary
+    assert msgspec.structs.replace(made, test_loss=None) == summary  # which had none
 
 
 def _without_steps(record: RoundRecord) -> Any:
