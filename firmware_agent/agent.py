@@ -24,6 +24,7 @@ from firmware_agent.common.errors import (
     DataError,
     DeviceLost,
     ModelError,
+    OptimiserFailed,
     ProtocolError,
     user_errors,
 )
@@ -276,7 +277,7 @@ def describe_failure(task: str, error: BaseException) -> Failed:
     user = user or (isinstance(error, OSError | AssertionError) and names_user_code(error))
     user = user and not lacks_memory(error)
     inner = user_error(error) or error
-    name = bounded(type(error if isinstance(error, DataError) else inner).__name__, 200)
+    name = bounded(type(error if isinstance(error, DataError | OptimiserFailed) else inner).__name__, 200)
     return Failed(task, describe_error(error), name, format_user_traceback(error) if user else "", user)
 
 

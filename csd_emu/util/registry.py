@@ -62,6 +62,8 @@ class Registry:
         needed: methods that a class must have.
         renamed: former name -> name of methods that a user's class may have under either, for one release.
         given: what the program gives a class if its constructor has an argument of this name: name -> what it is.
+        in_order: how many of these a function is given by position, whatever it calls them; a class is given none of
+            them by its constructor, but for an optimiser's first.
         by_path: whether a file may also name a class by its import path.
         adapters: package of another project -> module whose ``adapt`` returns what is made in place of its classes.
     """
@@ -72,6 +74,7 @@ class Registry:
     needed: tuple[str, ...]
     given: Mapping[str, str] = field(default_factory=dict, hash=False)
     renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
+    in_order: int = 0
     by_path: bool = False
     adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
 

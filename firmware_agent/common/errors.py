@@ -4,6 +4,7 @@
     ├── ConfigurationError       the user's input is wrong; nothing was started (exit code 2)
     │   ├── UnitError            a quantity has the wrong unit or cannot be read
     │   ├── ModelError           a model cannot be found or built
+    │   │   └── OptimiserFailed  an optimiser of the user's own failed in a drive
     │   ├── DataError            a data set cannot be found or read
     │   ├── CalibrationError     a calibration table is damaged, does not fit, or is missing
     │   ├── CheckpointError      a checkpoint is damaged, of another job or of another version
@@ -69,6 +70,10 @@ class ModelError(ConfigurationError):
     """Raised when a model cannot be found or built."""
 
 
+class OptimiserFailed(ModelError):
+    """Raised in a drive when an optimiser of the user's own failed in a step."""
+
+
 class DataError(ConfigurationError):
     """Raised when a data set cannot be found or read."""
 
@@ -93,7 +98,7 @@ class UserCodeFailed(CsdError):
     """Raised when code of the user's failed while a run went on.
 
     Attributes:
-        code: what it is: ``model``, ``data set``, ``strategy``, ``tuner``, ``client program``.
+        code: what it is: ``model``, ``data set``, ``strategy``, ``optimizer``, ``metric NAME``.
         error: type and message of what it raised; empty if it raised nothing.
         traceback: of that, folded (see `firmware_agent.common.folded_traceback`); empty where the error was raised
             here, and is the cause of this one.

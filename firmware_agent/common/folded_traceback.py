@@ -69,15 +69,13 @@ def names_user_code(error: BaseException) -> bool:
     inner = user_error(error)
     if inner is None:
         return False
-    frames = traceback.extract_tb(inner.__traceback__, limit=-_FRAMES)
-    return isinstance(inner, SyntaxError) or any(_owner(frame.filename) is None for frame in frames)
+    return isinstance(inner, SyntaxError) or bool(user_line(traceback.extract_tb(inner.__traceback__, limit=-_FRAMES)))
 
 
-def user_place(frames: Iterable[traceback.FrameSummary]) -> str:
-    """Return file and line of the last frame of the user's code, in parentheses; of the last of all without one."""
-    stack = list(frames)
-    mine = [frame for frame in stack if _owner(frame.filename) is None] or stack
-    return f" ({Path(mine[-1].filename).name}, line {mine[-1].lineno})" if mine else ""
+def user_line(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Return in brackets the file and line of the innermost frame of the user's code; empty if there is none."""
+    theirs = [frame for frame in frames if _owner(frame.filename) is None]
+    return f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
 
 
 def lacks_memory(error: BaseException) -> bool:

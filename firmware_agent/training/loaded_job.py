@@ -16,7 +16,7 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.common.datafiles.record_set import Column
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job
-from firmware_agent.common.losses.objective import Batch, Objective
+from firmware_agent.common.losses.objective import Batch, Objective, describe_range
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.shipped_code import ShippedCode
@@ -80,11 +80,21 @@ class LoadedJob:
         return {name: column[index] for name, column in self._fields.items()}
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the mean loss of these records, charged to the forward phase."""
+        """Return the mean loss of these records, charged to the forward phase.
+
+        Raises:
+            ModelError: the model does not take their whole numbers.
+            BaseException: model or loss raised.
+        """
         if not self.resident:
             self._stopwatch.mark()
         ready = self.objective.prepare(batch)
-        loss = self.objective.loss_of(self.model(*self.objective.inputs(ready)), ready)
+        try:
+            loss = self.objective.loss_of(self.model(*self.objective.inputs(ready)), ready)
+        except IndexError as error:
+            if not (whole := self.objective.whole_fields(ready)):
+                raise
+            raise ModelError(f"{describe_range(whole, 'in this batch', 'the model')}: {error}") from error
         self._stopwatch.lap("forward")
         return loss
 

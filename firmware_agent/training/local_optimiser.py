@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
+from firmware_agent.common.errors import OptimiserFailed, user_errors
+from firmware_agent.common.folded_traceback import describe_error
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.optimisers.torch_optimisers import find_torch_optimiser, make_torch_optimiser
 from firmware_agent.common.shipped_code import ShippedCode, load_code
@@ -35,14 +37,21 @@ class AdjustedOptimiser(LocalSgd):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient.
+
+        Raises:
+            OptimiserFailed: the optimiser raised.
+        """
         for parameter, anchor in zip(self._parameters, self._anchors, strict=False):  # no anchors without the term
             if parameter.grad is not None:
                 parameter.grad = parameter.grad + self._proximal * (parameter - anchor)
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._clip_norm, foreach=False)
         with torch.enable_grad():  # as a loop of one's own calls it
-            self._inner.step()
+            try:
+                self._inner.step()
+            except user_errors() as error:
+                raise OptimiserFailed(describe_error(error)) from error
 
 
 def make_local_optimiser(

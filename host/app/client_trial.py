@@ -23,7 +23,7 @@ from firmware_agent.common.errors import (
     PluginFailed,
     user_errors,
 )
-from firmware_agent.common.folded_traceback import user_place
+from firmware_agent.common.folded_traceback import user_line
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Train
 from firmware_agent.common.losses.objective import Objective
@@ -235,6 +235,6 @@ def _within(call: Callable[[], T], name: str, seconds: float) -> T:
         frame = sys._current_frames().get(thread.ident or 0)
         raise ConfigurationError(
             f"client {name!r}: has not returned from a trial on two records after {seconds:g} s"
-            f"{user_place(traceback.extract_stack(frame))}; is there a loop that does not end?"
+            f"{user_line(traceback.extract_stack(frame))}; is there a loop that does not end?"
         )
     return trial.result()

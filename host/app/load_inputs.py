@@ -181,7 +181,8 @@ def make_inputs(
     models, cycles = find_models(*tables), find_cycles(*tables)
     metrics = make_metrics(job.metrics, {each.name: each for each in plugins.metrics}, objective.loss.name)
     judge = evaluator or Evaluator(
-        spec, dataset, job.seed, objective, metrics, ModelStart(job.initial_weights, tuple(job.freeze))
+        *(spec, dataset, job.seed, objective, metrics),
+        ModelStart(job.initial_weights, tuple(job.freeze), job.chosen_precision if job.client is None else None),
     )
     if job.target is not None and "accuracy" not in judge.figures:
         told = "has no class numbers, or the model no logit for each"

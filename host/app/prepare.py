@@ -41,7 +41,7 @@ from host.policies.aggregation import check_drives, make_strategy
 from host.policies.batching.client_layers import WHOLE, Front, front_models
 from host.policies.schedules import Schedule, make_schedule
 from host.policies.split.cut_decision import CutDecision
-from host.training.host_optimiser import make_optimiser
+from host.training.host_optimiser import try_optimiser
 from host.training.job_inputs import JobInputs
 from host.training.rounds.client_contract import ClientContract
 from host.training.selection.planning import Planning, make_planning
@@ -317,7 +317,7 @@ def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationSt
     expected = {} if inputs.wall else table_models(config, inputs.spec, inputs.shape, store)
     parameters = frozenset(inputs.evaluator.initial_weights()).difference(inputs.evaluator.structure().buffers)
     if job.optimizer is not None:  # what it refuses is said now: made as it will be in a drive, of the first weights
-        make_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
+        try_optimiser(job, inputs.evaluator.structure(), inputs.evaluator.initial_weights(), inputs.optimizer)
     strategy = make_strategy(job.strategy, job.drive_momentum, parameters, plugins.strategy)
     check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
     if job.straggler is not None and hasattr(strategy, "round_seconds"):
@@ -348,7 +348,7 @@ def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, 
     config, job, spec, shape, evaluator = inputs.config, inputs.job, inputs.spec, inputs.shape, inputs.evaluator
     if job.chosen_optimiser != OptimiserSection() or not evaluator.structure().trained:
         # What it refuses is said now.
-        make_optimiser(job, evaluator.structure(), evaluator.initial_weights(), inputs.optimizer)
+        try_optimiser(job, evaluator.structure(), evaluator.initial_weights(), inputs.optimizer)
     communication = choose_communication(config, job, inputs.models, evaluator)
 
     def plan_with(front: Front) -> SyncPlan:

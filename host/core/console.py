@@ -147,9 +147,9 @@ def print_summary(summary: Summary) -> None:
     verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
     target = "" if summary.target_accuracy is None else f", target {summary.target_accuracy:.3f} {verdict}"
     after = f"after {summary.rounds} rounds{target}"
-    figures = {escape(name.replace("_", " ")): format_accuracy(value) for name, value in summary.metrics.items()}
-    if summary.accuracy is not None or not figures:
-        figures = {"accuracy": format_accuracy(summary.accuracy)} | figures
+    classified = summary.accuracy is not None or not summary.rounds
+    first = ("accuracy", summary.accuracy) if classified else ("loss on held-out records", summary.test_loss)
+    figures = {escape(name.replace("_", " ")): format_accuracy(v) for name, v in (first, *summary.metrics.items())}
     rows = {name: f"[bold]{value}[/] {after}" for name, value in figures.items()}
     if summary.rounds:
         rows |= _list_work(summary)

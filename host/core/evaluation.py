@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -16,9 +17,9 @@ from torch import nn
 from firmware_agent.common.datafiles.record_set import IMAGE, labels_of
 from firmware_agent.common.errors import CsdError, ModelError, ModelFailed, user_errors
 from firmware_agent.common.first_use import forward_order
-from firmware_agent.common.folded_traceback import describe_error
+from firmware_agent.common.folded_traceback import describe_error, user_line
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
-from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec
+from firmware_agent.common.losses.objective import Batch, Objective, ObjectiveSpec, describe_range
 from firmware_agent.common.models import build_model
 from firmware_agent.common.shipped_code import ShippedCode
 from firmware_agent.common.slices import Array
@@ -32,6 +33,8 @@ from host.core.learning.judgement import HeldOutMetric, Judgement
 from host.core.model_facts import ModelFacts, pass_facts
 
 _BATCH = 512
+# Records of which a loss of the user's own is tried, so that not all are of one class, or without one.
+_TRIED = 16
 NO_METRICS: Mapping[str, Callable[[], HeldOutMetric]] = {}
 
 
@@ -98,7 +101,7 @@ class Evaluator:
         metrics: Mapping[str, Callable[[], HeldOutMetric]] = NO_METRICS,
         start: ModelStart = AS_BUILT,
     ) -> None:
-        """Build the model with initial weights from `seed` or a file, and try it on one held-out record.
+        """Build the model with initial weights from `seed` or a file, and try it, its loss and metrics on some records.
 
         Args:
             spec: the model.
@@ -106,10 +109,11 @@ class Evaluator:
             seed: of its weights.
             objective: that it is trained for; None for what suits the data.
             metrics: name -> what makes a further figure of a judgement.
-            start: the file, and which parameters are not trained.
+            start: the file, which parameters are not trained, and in which precision the others are.
 
         Raises:
-            ModelError: it cannot be built, or does not take the records, or loss or a metric not its outputs.
+            ModelError: it cannot be built, or does not take the records, or loss or a metric not its outputs; or the
+                loss cannot be trained with.
         """
         torch.manual_seed(seed)
         self._spec, self._start = spec, start
@@ -193,20 +197,23 @@ class Evaluator:
         with self._guarded("evaluation"):
             metrics = {name: make() for name, make in self._metrics.items()}
             for start in range(0, count, _BATCH):
-                right, lost = self._judge(slice(start, start + _BATCH), metrics.values())
+                right, lost = self._judge(slice(start, start + _BATCH), metrics)
                 correct, loss = correct + right, loss + lost * len(range(start, min(start + _BATCH, count)))
-            figures = {name: float(metric.compute()) for name, metric in metrics.items()}
+            figures: dict[str, float] = {}
+            for name, metric in metrics.items():
+                with self._guarded("its figure", name):
+                    figures[name] = float(metric.compute())
         return Judgement(correct / count, loss / count, figures)
 
-    def _judge(self, part: slice, metrics: Iterable[HeldOutMetric]) -> tuple[float, float]:
+    def _judge(self, part: slice, metrics: Mapping[str, HeldOutMetric]) -> tuple[float, float]:
         """Return how many held-out records are classified rightly, NaN if they have no classes, and the mean loss."""
         batch = self._take(part)
         with torch.inference_mode():
             outputs = self._model(*self._objective.inputs(batch))
             loss = float(self._objective.loss_of(outputs, batch))
-            fields = {field: torch.from_numpy(column) for field, column in batch.items()}
-            for metric in metrics:
-                metric.update(outputs, fields)
+            for name, metric in metrics.items():
+                with self._guarded("evaluation", name):
+                    metric.update(outputs, self._objective.fields(batch))
             if self._labels is None or not self._classifies:
                 return math.nan, loss
             return int((outputs.argmax(1) == torch.from_numpy(self._labels[part])).sum()), loss
@@ -221,34 +228,29 @@ class Evaluator:
         """Return a held-out record as the model takes it; of the shortest and the longest a batch is tried."""
         order = np.argsort(next(iter(dataset.lengths.values()), np.arange(len(dataset))))
         batch: Batch = {name: column[order[[0, -1]]] for name, column in dataset.fields.items()}
-        try:
-            for step in self._objective.steps:
+        for step in self._objective.steps:
+            with _naming(f"{step.told}: failed in a trial on two records"):
                 batch = step.run(batch, torch.Generator())
-            return self._objective.inputs(self._take(slice(1)))
-        except CsdError:
-            raise
-        except user_errors() as error:
-            raise ModelError(f"{step.told}: failed in a trial on two records: {describe_error(error)}") from error
+        with _naming("collate: failed in a trial on a held-out record"):
+            batch = self._take(slice(1))
+        return self._objective.inputs(batch)
 
-    @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        """Have an error of the user's model name the model."""
-        try:
-            yield
-        except CsdError:
-            raise
-        except user_errors() as error:  # it may raise anything, and must not end the program
-            raise ModelFailed(
-                f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
-            ) from error
+    def _guarded(self, what: str, metric: str = "") -> contextlib.AbstractContextManager[None]:
+        """Return the context in which an error of the user's model, or of a metric, names it."""
+        told = f"metric {metric!r}" if metric else f"model {self._spec.name!r}"
+        failed = partial(ModelFailed, code=f"metric {metric}" if metric else "model")
+        return _naming(f"{told}: {what} on the host failed", failed)
 
     def _check(self, spec: ShippedCode, dataset: Dataset) -> bool:
         """Return whether the model gives a logit for each class; it, the loss and all metrics are tried."""
-        batch = self._take(slice(1))
+        batch = self._take(slice(2))
         try:
             with torch.inference_mode():
                 outputs = self._model(*self._records)
+                both = self._model(*self._objective.inputs(batch))
         except Exception as error:  # the user's model may raise anything
+            if isinstance(error, IndexError):
+                self._try_loss(self._held_out, "held-out records")  # which says more
             taken = " and ".join(
                 f"{'images' if field == IMAGE else field} {tuple(values.shape[1:])}"
                 for field, values in zip(self._objective.input_fields, self._records, strict=True)
@@ -260,20 +262,60 @@ class Evaluator:
                 f"model {spec.name!r} gives {shape or type(outputs).__name__}, {dataset.name} needs (1, "
                 f"{dataset.classes}) logits"
             )
-        what = f"loss {self._objective.loss_name!r}"
-        try:
-            with torch.inference_mode():
-                self._objective.loss_of(outputs, batch)
-                tensors = {name: torch.from_numpy(column) for name, column in batch.items()}
-                for name, make in self._metrics.items():
-                    what, metric = f"metric {name!r}", make()
-                    metric.update(outputs, tensors)
+        self._try_loss(dataset.fields, "records")
+        self._try_loss(self._held_out, "held-out records")
+        with torch.inference_mode():
+            for name, make in self._metrics.items():
+                with _naming(f"metric {name!r} does not take what model {spec.name!r} gives"):
+                    metric = make()
+                    metric.update(both, self._objective.fields(batch))
                     float(metric.compute())
-        except CsdError:
-            raise
-        except user_errors() as error:
-            raise ModelError(f"{what} does not take what model {spec.name!r} gives: {describe_error(error)}") from error
         return self._labels is not None and len(shape) == 2 and shape[1] >= max(2, dataset.classes)
+
+    def _try_loss(self, fields: Batch, kind: str) -> None:
+        """Have model and loss take some records, among them those with the least and the largest whole numbers.
+
+        A loss of the user's own is tried as drives use it, with its gradient and in the job's precision.
+
+        Raises:
+            ModelError: they do not take them, or such a loss has no finite value or no gradient.
+        """
+        precision, name = self._start.precision or "float32", f"model {self._spec.name!r}"
+        own, model = replace(self._objective, dtype=getattr(torch, precision)), self._model
+        if own.dtype != self._objective.dtype:
+            model = build_model(self._spec, self._start.freeze).eval().to(own.dtype)
+        trained_by, whole = ":" in own.loss_name and self._start.precision is not None, own.whole_fields(fields)
+        ends = [int(at) // column[0].size for column in whole.values() for at in (column.argmin(), column.argmax())]
+        rows = [*range(min(_TRIED if trained_by else 2, len(next(iter(fields.values()))))), *ends]
+        with _naming(f"collate: failed in a trial on {kind} {', '.join(map(str, rows))}"):
+            batch = own.prepare({field: np.array(column[rows]) for field, column in fields.items()}, training=False)
+        with _naming(
+            describe_range(whole, f"{kind} {str(ends)[1:-1]}", name) if whole else f"{name} does not take {kind}"
+        ):
+            outputs = model(*own.inputs(batch))
+        with _naming(f"loss {own.loss_name!r} does not take what {name} gives, tried in {precision} with gradients"):
+            loss = own.loss_of(outputs, batch)
+            if trained_by and getattr(outputs, "requires_grad", True):
+                if not (loss.isfinite() and loss.requires_grad):
+                    raise ModelError(
+                        f"loss {own.loss_name!r} has no gradient; make it of the outputs by torch, without detach"
+                        if loss.isfinite()
+                        else f"loss {own.loss_name!r} is {loss.item()} before anything is trained; is there a "
+                        "logarithm of 0, a division by 0, or NaN in the data?"
+                    )
+                loss.backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+
+
+@contextlib.contextmanager
+def _naming(what: str, kind: Callable[[str], CsdError] = ModelError) -> Iterator[None]:
+    """Have an error of the user's code say what failed, and where in the code."""
+    try:
+        yield
+    except CsdError:
+        raise
+    except user_errors() as error:  # it may raise anything, and must not end the program
+        raise kind(f"{what}: {describe_error(error)}{user_line(error)}") from error
 
 
 def trace_norm_sums(model: nn.Module, *inputs: torch.Tensor) -> tuple[NormSum, ...]:

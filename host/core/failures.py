@@ -22,8 +22,6 @@ from host.core.plain_text import plain
 STOP, CONTINUE = "stop", "continue"
 # Failures that are told apart; further ones are counted together.
 MOST_FAILURES = 32
-# Kinds of the user's code; any other kind says itself what it is.
-CODE = ("model", "data set", "strategy", "tuner", "client program")
 OTHER = "other failures"
 
 
@@ -31,8 +29,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """A failure of the user's code, and how often the same one came.
 
     Attributes:
-        kind: of code or of failure: ``model``, ``data set``, ``strategy``, ``tuner``; ``other failures`` for all that
-            came after the first 32 different ones.
+        kind: of code or of failure: ``model``, ``data set``, ``strategy``, ``tuner``, ``optimizer``, ``metric NAME``;
+            ``other failures`` for all that came after the first 32 different ones.
         device: where it came first; ``host`` for what runs there.
         round: in which it came first, from 1.
         step: of a synchronous run, in which it came first; null where it is none of a step.
@@ -53,7 +51,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def headline(self) -> str:
         """What failed, where and when it came first, in words."""
         when = f"in round {self.round}" + (f", step {self.step}" if self.step is not None else "")
-        what = f"the {self.kind} failed" if self.kind in CODE else self.kind
+        what = self.kind if self.kind == OTHER else f"the {self.kind} failed"
         return f"{what} on {self.device} {when}: {self.error}"
 
 

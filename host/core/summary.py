@@ -27,14 +27,14 @@ class Summary(Renamed, frozen=True):
     times that batch sizes were changed, `chosen` the devices that a planner chose to train (``2 newport + host``), null
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
     `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone.
-    `accuracy` is null if no round has ended, or records have no classes; `metrics` are the job's others, after the last
-    round, null where one is no finite number. `failures` are those of the user's own code, at most 33 different ones: a
-    run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions that were
-    refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
-    in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the most that it may be by
-    the bands of the profiles' figures (docs/bands.md), that of the array's mean ``watts`` among them, and
-    `device_bands` those of ``device_seconds`` and ``energy_joules`` by node; empty if they are not known. `sampling`
-    says how far seconds on the clock `sampled` rest on counted steps; null on any other.
+    `accuracy` is null if no round has ended, or records have no classes; `test_loss` and `metrics` are the job's
+    others, after the last round, null where one is no finite number. `failures` are those of the user's own code, at
+    most 33 different ones: a run with any has failed, and has not `reached` what it should. `refusals` are device ->
+    contributions that were refused, as far as the records list them (at most 30 in a minute). Rates per record are over
+    all records trained on in time, repetitions counted; 0 if there are none. `bands` are figure -> the least and the
+    most that it may be by the bands of the profiles' figures (docs/bands.md), that of the array's mean ``watts`` among
+    them, and `device_bands` those of ``device_seconds`` and ``energy_joules`` by node; empty if they are not known.
+    `sampling` says how far seconds on the clock `sampled` rest on counted steps; null on any other.
     """
 
     array: str
@@ -70,6 +70,7 @@ class Summary(Renamed, frozen=True):
     device_bands: dict[str, dict[str, Band]] = msgspec.field(default_factory=dict)
     sampling: SamplingRecord | None = None
     metrics: dict[str, float | None] = msgspec.field(default_factory=dict)
+    test_loss: float | None = None
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
@@ -113,6 +114,7 @@ def summarise(rounds: Iterable[RoundRecord], mode: str | None = None, **facts: A
         rounds=stats.rounds,
         accuracy=stats.last.accuracy if stats.last and not math.isnan(stats.last.accuracy) else None,
         metrics={k: v if math.isfinite(v) else None for k, v in stats.last.metrics.items()} if stats.last else {},
+        test_loss=stats.last.test_loss if stats.last and math.isfinite(stats.last.test_loss) else None,
         samples=stats.samples,
         device_seconds=stats.device_seconds,
         records_per_device_second=stats.records_per_device_second,

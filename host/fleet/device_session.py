@@ -16,6 +16,7 @@ from firmware_agent.common.errors import (
     DeviceFailed,
     DeviceLost,
     DeviceSilent,
+    OptimiserFailed,
     ProtocolError,
 )
 from firmware_agent.common.frames.frame_fields import Frame, TensorSpec
@@ -173,7 +174,7 @@ class DeviceSession:
         told = f"{self.device}: {frame.task} failed in the device: {frame.error}"
         if not frame.user:
             return DeviceFailed(told)
-        code = "data set" if frame.exception == DataError.__name__ else "model"
+        code = {DataError.__name__: "data set", OptimiserFailed.__name__: "optimizer"}.get(frame.exception, "model")
         return DeviceCodeFailed(told, code, frame.error, frame.traceback)
 
     async def _give_way(self) -> None:

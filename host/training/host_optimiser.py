@@ -13,7 +13,14 @@ import numpy as np
 import torch
 
 from csd_emu.util.nearest_word import hint_at
-from firmware_agent.common.errors import CheckpointError, ConfigurationError, ModelError, PluginError, user_errors
+from firmware_agent.common.errors import (
+    CheckpointError,
+    ConfigurationError,
+    ModelError,
+    PluginError,
+    PluginFailed,
+    user_errors,
+)
 from firmware_agent.common.optimisers.torch_optimisers import (
     find_torch_optimiser,
     make_torch_optimiser,
@@ -203,6 +210,23 @@ def make_optimiser(
     """
     trained = {name: weights[name] for name in structure.trained}
     return HostOptimiser(trained, job.chosen_optimiser, job.learning_rate, job.momentum, job.chosen_clip_norm, own)
+
+
+def try_optimiser(
+    job: JobConfig, structure: Structure, weights: Mapping[str, Array], own: Plugin | None = None
+) -> None:
+    """Make the optimiser of a job, so that what it refuses is said; one of the user's own takes a step.
+
+    Raises:
+        ConfigurationError: see `HostOptimiser`.
+        PluginError: a step of the user's own failed.
+    """
+    made = make_optimiser(job, structure, weights, own)
+    try:
+        if own is not None:
+            made.step_all({name: np.ones_like(weights[name]) for name in structure.trained}, job.learning_rate)
+    except PluginFailed as error:
+        raise PluginError(f"{error} in a trial") from error
 
 
 def _find(section: AnyOptimiser) -> type[torch.optim.Optimizer]:

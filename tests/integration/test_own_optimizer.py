@@ -116,7 +116,7 @@ def test_a_run_with_all_of_it_learns_and_goes_on_as_it_would_have(
 
 def test_an_optimiser_that_fails_is_named_with_its_line(own: Workshop, csd_emu: Command) -> None:
     line = 1 + CODE.splitlines().index('            raise KeyError("my bug")')
-    for mode, where in (({}, "csd-0"), (SYNC, "optimizer on host")):
+    for mode, where in (({}, "the optimizer failed on csd-0"), (SYNC, "the optimizer failed on host")):
         done = run(own, csd_emu, JOB | mode | {"optimizer": {"name": "own.py:SignDescent", "fails_at": 3}})
         assert done.code == 1
         assert f'File "own.py", line {line}, in step' in done.err
@@ -134,6 +134,10 @@ def test_an_optimiser_that_fails_is_named_with_its_line(own: Workshop, csd_emu: 
         ({"optimizer": "LBFGS"}, "LBFGS cannot be used"),
         ({"optimizer": "own.py:no_optimiser"}, "made is a int, no torch.optim.Optimizer"),
         ({"optimizer": {"name": "own.py:SignDescent", "shares": 3}}, "TypeError"),
+        (
+            {"optimizer": {"name": "own.py:SignDescent", "fails_at": 1}},
+            "a step failed: KeyError: 'my bug' (own.py, line",
+        ),
         ({"optimiser": "Adam"}, "optimizer"),
         (SYNC | {"sync": {"optimiser": {"name": "Adam"}}}, "optimizer and sync.optimiser are the same key"),
         (SYNC | {"sync": {"clip_norm": 1.0}}, "clip_norm and sync.clip_norm are the same key"),

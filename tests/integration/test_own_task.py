@@ -46,13 +46,21 @@ def breaks(outputs, batch):
 
 
 def breaks_in_training(outputs, batch):
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and len(outputs) == 8:
         raise KeyError("my bug")
     return outputs.mean()
 
 
 def bias(outputs, batch):
     return (outputs - batch["y"]).mean()
+
+
+def detached(outputs, batch):
+    return outputs.mean().detach()
+
+
+def single(pred):
+    return pred.mean()
 
 
 def nothing(outputs, batch):
@@ -103,6 +111,15 @@ def train(own: Workshop, csd_emu: Command, job: dict[str, Any], *more: Any) -> d
     done = csd_emu("run", own.write("job.yaml", job), "--array", own.array, "--runs", own.runs, "--json", *more)
     assert done.code == 0, done.err
     return done.json("run")
+
+
+@pytest.mark.parametrize("mode", [{}, SYNC])
+def test_a_loss_of_ones_own_goes_with_double_precision_in_both_modes(
+    mode: dict[str, Any], own: Workshop, csd_emu: Command
+) -> None:
+    summary = train(own, csd_emu, TABLE | mode | {"precision": "float64", "rounds": 1})
+    assert summary["test_loss"] == own.rounds()[0]["test_loss"]
+    own.assert_clean()
 
 
 @pytest.mark.parametrize("mode", [{}, SYNC])
@@ -169,16 +186,26 @@ def test_a_loss_that_fails_in_a_drive_is_named_with_its_line_and_the_drive(own: 
     [
         (
             {"loss": "net.py:each"},
-            "loss 'net.py:each' returned shape (1, 1); return a scalar, the mean over the records",
+            "loss 'net.py:each' returned shape (16, 1); return a scalar, the mean over the records",
         ),
-        ({"loss": "net.py:breaks"}, "loss 'net.py:breaks' does not take what model 'net.py:table_net' gives: KeyError"),
+        (
+            {"loss": "net.py:breaks"},
+            "loss 'net.py:breaks' does not take what model 'net.py:table_net' gives, tried in float32 with gradients: "
+            "KeyError",
+        ),
+        ({"loss": "net.py:detached"}, "loss 'net.py:detached' has no gradient"),
+        ({"loss": "net.py:single"}, "loss 'net.py:single' takes (pred); call its first arguments outputs and batch"),
         ({"loss": "mean_square_error"}, "did you mean 'mean_squared_error'"),
         ({"loss": {"name": "net.py:huber", "dleta": 1.0}}, "did you mean 'delta'"),
         ({"data": {"source": "./table.npz", "input": "z"}}, "has no field 'z', but x, y"),
         ({"data": {"source": "./table.npz", "partition": {"dirichlet": 0.5}}}, "has no class numbers to deal out by"),
         (LANGUAGE | {"loss": None}, "has no field that is to be predicted (tokens); name a loss"),
         (LANGUAGE | {"model": "net.py:table_net"}, "does not take"),
-        (LANGUAGE | {"model_arguments": {"tokens": 4}}, "index out of range"),
+        (
+            LANGUAGE | {"model_arguments": {"tokens": 4}},
+            "an embedding needs 8 rows and no value below 0; model 'net.py:TinyLanguageModel' does not take them: "
+            "IndexError: index out of range",
+        ),
         ({"metrics": ["net.py:bias", "net.py:bias"]}, "metrics: bias is named twice; leave one out"),
         ({"target": {"accuracy": 0.9}}, "so there is no accuracy; leave it out"),
         ({"metrics": ["perplexity"]}, "loss: next_token is of the field tokens"),

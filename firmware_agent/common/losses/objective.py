@@ -170,6 +170,21 @@ class Objective:
             for each in values
         )
 
+    def fields(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return what loss and metrics take of a batch: whole numbers as they are, others in the model's precision."""
+        return {
+            name: each.to(self.dtype) if each.is_floating_point() else each
+            for name, each in zip(batch, map(torch.from_numpy, batch.values()), strict=True)
+        }
+
+    def whole_fields(self, batch: Batch) -> dict[str, Array]:
+        """Return those of the model's arguments that stay whole numbers, such as tokens."""
+        return {
+            name: batch[name]
+            for name in self.input_fields
+            if name in batch and batch[name].size and batch[name].dtype.kind in "iu" and batch[name].dtype != "uint8"
+        }
+
     def loss_of(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """Return the mean loss of the model's outputs over the records of a batch.
 
@@ -177,12 +192,20 @@ class Objective:
             ModelError: it is no scalar.
             BaseException: the loss itself raised.
         """
-        fields = {name: torch.from_numpy(column) for name, column in batch.items()}
-        found = self.loss(outputs, fields)
+        found = self.loss(outputs, self.fields(batch))
         if not isinstance(found, torch.Tensor) or found.ndim:
             told = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
             raise ModelError(f"loss {self.loss_name!r} returned {told}; return a scalar, the mean over the records")
         return found
+
+
+def describe_range(fields: Batch, where: str, model: str) -> str:
+    """Return in words from where to where these fields' whole numbers go, which a model does not take."""
+    told = " and ".join(f"{name} goes from {column.min()} to {column.max()}" for name, column in fields.items())
+    most = max(int(column.max()) for column in fields.values())
+    return (
+        f"data: {told} ({where}): an embedding needs {most + 1} rows and no value below 0; {model} does not take them"
+    )
 
 
 def _shipped(code: Code) -> ShippedCode:

@@ -55,6 +55,7 @@ LOSS = Registry(
     package="firmware_agent.common.losses",
     needed=("__call__",),
     given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
+    in_order=2,
     by_path=True,
 )
 COLLATE = Registry(
@@ -63,6 +64,7 @@ COLLATE = Registry(
     package="firmware_agent.common.collates",
     needed=("__call__",),
     given={"batch": "field -> (records, ...) tensor, as stored"},
+    in_order=1,
     by_path=True,
 )
 AUGMENT = Registry(
@@ -74,6 +76,7 @@ AUGMENT = Registry(
         "batch": "field -> (records, ...) tensor, as stored",
         "generator": "torch's, seeded: the only source of randomness",
     },
+    in_order=2,
     by_path=True,
 )
 CLIENT = Registry(
@@ -91,6 +94,7 @@ OPTIMIZER = Registry(
     package="firmware_agent.common.optimisers",
     needed=("step", "zero_grad"),
     given={"params": "the parameters that are trained", "lr": "the learning rate"},
+    in_order=1,
     by_path=True,
 )
 SCHEDULE = Registry(
@@ -99,6 +103,7 @@ SCHEDULE = Registry(
     package="host.policies.schedules",
     needed=("__call__",),
     given={"step": "number of the round or step, from 0", "steps": "how many the run has"},
+    in_order=2,
     by_path=True,
 )
 METRIC = Registry(
@@ -107,6 +112,7 @@ METRIC = Registry(
     package="host.policies.metrics",
     needed=("update", "compute"),
     given={"outputs": "of the model", "batch": "field -> (records, ...) tensor"},
+    in_order=2,
     by_path=True,
 )
 PARTITION = Registry(

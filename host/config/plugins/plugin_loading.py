@@ -13,10 +13,10 @@ from typing import Any
 from csd_emu.util.registry import Registry
 from csd_emu.util.renamed import adopt_old_methods
 from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
-from firmware_agent.common.folded_traceback import user_place
+from firmware_agent.common.folded_traceback import user_line
 from firmware_agent.common.imports import adapt, check_module, check_outside, check_source, import_named, name_in
 from firmware_agent.common.user_code.source_files import module_from, read_source
-from host.config.plugins.plugin_section import UserSection, accepted, read_options
+from host.config.plugins.plugin_section import UserSection, accepted, given_names, read_options
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
     code = source.encode() if source is not None else _code_of(target)
     target = adapt(target, kind.adapters)
-    options = read_options(target, section.options, kind.given, kind.word)
+    options = read_options(target, section.options, given_names(target, kind, told), kind.word)
     return Plugin(kind, section.name, target, options, source, hashlib.sha256(code).hexdigest() if code else "")
 
 
@@ -159,10 +159,9 @@ def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], 
 
 def describe_error(error: BaseException) -> str:
     """Return what went wrong, and in which line of the user's code."""
-    if isinstance(error, SyntaxError):  # it has no frame there, and says file and line itself
+    if isinstance(error, SyntaxError):  # it says file and line itself
         return f"{type(error).__name__}: {error}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename][1:]
-    return f"{type(error).__name__}: {error}{user_place(frames)}"
+    return f"{type(error).__name__}: {error}{user_line(traceback.extract_tb(error.__traceback__))}"
 
 
 def _find(kind: Registry, name: str, folder: Path, told: str) -> tuple[str, str, str | None]:

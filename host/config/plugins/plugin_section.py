@@ -36,7 +36,7 @@ from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
 from firmware_agent.common.errors import PluginError, user_errors
-from host.config.plugins.kinds import AUGMENT, CLIENT, COLLATE, LOSS, METRIC, SCHEDULE, STRATEGY, TUNER
+from host.config.plugins.kinds import AUGMENT, CLIENT, COLLATE, LOSS, METRIC, OPTIMIZER, SCHEDULE, STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -58,6 +58,9 @@ def read_options(
         PluginError: the signature cannot be used, or an option is unknown, missing or wrong; all are named.
     """
     parameters, hints = _signature(target, where)
+    for each in parameters:
+        if each.kind is each.POSITIONAL_ONLY and each.default is each.empty and each.name not in given:
+            raise PluginError(f"{where}: {each.name} can only be given by position; options are given by name")
     open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
     named = {each.name: each for each in parameters if each.kind in _NAMED and each.name not in given}
     unknown = [] if open_ended else [key for key in options if key not in named]
@@ -78,6 +81,24 @@ def read_options(
     if problems:
         raise PluginError("\n".join(problems))
     return values
+
+
+def given_names(target: Callable[..., Any], kind: Registry, where: str) -> Collection[str]:
+    """Return what the arguments are called that the run gives: the first ones where it gives them by position.
+
+    Raises:
+        PluginError: it takes fewer, or some by name alone.
+    """
+    if not kind.in_order or (isinstance(target, type) and kind is not OPTIMIZER):  # of a class the instance is called
+        return () if kind.in_order else kind.given
+    parameters, _ = _signature(target, where)
+    first = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(first) < kind.in_order and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        raise PluginError(
+            f"{where} takes ({', '.join(map(str, parameters))}); call its first arguments "
+            f"{' and '.join(list(kind.given)[: kind.in_order])}"
+        )
+    return [*first[: kind.in_order], *list(kind.given)[kind.in_order :]]
 
 
 def list_options(target: type, given: Collection[str]) -> dict[str, tuple[Any, Any]]:
@@ -104,9 +125,6 @@ def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Par
         hints = {} if torchs else typing.get_type_hints(holder, include_extras=True)
     except user_errors() as error:  # an annotation is any expression of the user's
         raise PluginError(f"{where}: the signature of {target!r} cannot be read ({error!r})") from error
-    for each in parameters:
-        if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
-            raise PluginError(f"{where}: {each.name} can only be given by position; options are given by name")
     return parameters, hints
 
 

@@ -29,10 +29,12 @@ class ModelStart:
     Attributes:
         weights: file of its weights and buffers; None for those that it is built with.
         freeze: patterns of names of parameters that are not trained.
+        precision: in which drives train it by its loss; None for a client program, which may train it in other ways.
     """
 
     weights: str | None = None
     freeze: tuple[str, ...] = ()
+    precision: str | None = "float32"
 
 
 AS_BUILT = ModelStart()

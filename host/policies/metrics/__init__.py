@@ -59,5 +59,15 @@ class MeanOf(Mean):
         self._plugin = plugin
 
     def update(self, outputs: Any, batch: Mapping[str, Any]) -> None:
-        """Take in a batch."""
-        self.add(float(self._plugin.target(outputs, batch, **self._plugin.options)), len(next(iter(batch.values()))))
+        """Take in a batch.
+
+        Raises:
+            PluginError: the function returned several values.
+        """
+        found = self._plugin.target(outputs, batch, **self._plugin.options)
+        if getattr(found, "ndim", 0):
+            raise PluginError(
+                f"metric {self._plugin.name!r}: returned shape {tuple(found.shape)}; return a number, the mean over "
+                "the records"
+            )
+        self.add(float(found), len(next(iter(batch.values()))))

@@ -104,7 +104,7 @@ def test_records_and_summary_of_0_1_0_are_read(name: str) -> None:
     assert json.loads(msgspec.json.encode(summary)).items() >= written.items()
     facts = {field: written[field] for field in ("array", "engine", "model", "target_accuracy", "reached", "seed")}
     made = summarise(rounds, run_directory=summary.run_directory, wall_seconds=summary.wall_seconds, **facts)
-    assert made == summary
+    assert msgspec.structs.replace(made, test_loss=None) == summary  # which had none
 
 
 def test_a_number_that_json_does_not_have_is_read_from_an_old_record() -> None:

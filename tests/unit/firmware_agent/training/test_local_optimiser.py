@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from firmware_agent.agent import describe_failure
 from firmware_agent.clock import Stopwatch
-from firmware_agent.common.errors import ModelError
+from firmware_agent.common.errors import ModelError, OptimiserFailed
 from firmware_agent.common.frames.session_frames import Code, Job, Train
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.weights import load_arrays, state_arrays
@@ -184,7 +185,10 @@ def test_an_optimiser_of_ones_own_is_called_and_its_errors_are_its_own(shard: Sh
         moved = (array - before[name]) / 0.125
         np.testing.assert_allclose(moved, np.round(moved), atol=1e-4)
         assert 0 < np.abs(moved).max() <= steps + 1e-4
-    with pytest.raises(KeyError, match="my bug"):
+    with pytest.raises(OptimiserFailed, match=r"^KeyError: 'my bug'$") as error:
         trainer(shard, optimiser=Code("my.py:Breaks", OWN)).train(Train(1, 1))
+    failed = describe_failure("Train", error.value)
+    assert (failed.exception, failed.error, failed.user) == ("OptimiserFailed", "KeyError: 'my bug'", True)
+    assert 'File "my.py", line 17, in step' in failed.traceback
     with pytest.raises(ModelError, match=r"optimizer 'my.py:None_': cannot be imported"):
         trainer(shard, optimiser=Code("my.py:None_", OWN)).train(Train(1, 1))

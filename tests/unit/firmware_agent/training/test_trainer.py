@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,8 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import Measure, PhaseMark
-from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train
-from firmware_agent.common.shard import Shard
+from firmware_agent.common.frames.session_frames import Code, Job, Slice, Tensors, Train
+from firmware_agent.common.shard import Shard, open_shard, write_shard
 from firmware_agent.common.slices import Array, Assembler
 from firmware_agent.common.split.activations import epoch_order
 from firmware_agent.common.weights import load_arrays, state_arrays
@@ -55,6 +56,17 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
 def trainer(shard: Shard, device: int = 1, **changes: Any) -> Trainer:
     fields = {name: getattr(JOB, name) for name in Job.__struct_fields__}
     return Trainer(Job(**fields | changes), shard, device, Stopwatch(ticks().__next__))
+
+
+def test_whole_numbers_that_a_model_cannot_look_up_are_told(tmp_path: Path) -> None:
+    write_shard(tmp_path / "shard.tar", "tokens", {"tokens": np.tile(np.arange(9), (SAMPLES, 1))})
+    source = "from torch import nn\ndef net():\n    return nn.Embedding(8, 9)\n"
+    job = {"model": "net.py:net", "source": source, "input_fields": ["tokens"], "loss": Code("next_token")}
+    told = (
+        r"^data: tokens goes from 0 to 8 \(in this batch\): an embedding needs 9 rows .*: index out of range in self$"
+    )
+    with pytest.raises(ModelError, match=told):
+        trainer(open_shard(tmp_path / "shard.tar"), **job).train(Train(1, 1))
 
 
 def weights(trainer: Trainer) -> dict[str, bytes]:

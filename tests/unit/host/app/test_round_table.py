@@ -1,5 +1,7 @@
 """What a person sees of a run's rounds."""
 
+import math
+
 import msgspec
 import pytest
 
@@ -50,6 +52,17 @@ def test_seconds_and_joules_stand_with_their_bands(capsys: pytest.CaptureFixture
         in ended
     )
     assert "in brackets with the profiles' figures at either end of their bands" in ended
+
+
+def test_where_no_classes_are_predicted_the_summary_has_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    record = msgspec.structs.replace(array_rounds(1, ["csd-00"])[0], test_loss=0.25)
+    for accuracy, row in (
+        (0.5, "accuracy 0.5000 after 1 rounds"),
+        (math.nan, "loss on held-out records 0.2500 after 1"),
+    ):
+        print_summary(summarise([msgspec.structs.replace(record, accuracy=accuracy)], **FACTS))
+        shown = " ".join(capsys.readouterr().out.split())
+        assert (row in shown, "accuracy" in shown) == (True, accuracy == 0.5)
 
 
 def test_what_a_file_says_is_no_markup_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:

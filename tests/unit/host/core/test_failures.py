@@ -83,6 +83,8 @@ def test_what_fails_on_the_host_says_where_in_the_code() -> None:
     (first,) = told.shown
     assert first.headline == "the strategy failed on host in round 3: NameError: name 'aggregate' is not defined"
     assert '  File "mine.py", line 1, in <module>' in first.traceback
+    told.failures.take(ModelFailed("metric 'bias': evaluation on the host failed", "metric bias"), "host")
+    assert told.shown[-1].headline.startswith("the metric bias failed on host in round 3: metric 'bias'")
     wrong = PluginFailed("strategy 'mine.py:Mine': aggregate must return the tensors w, not NoneType", "strategy")
     told.failures.take(wrong, "host")
     assert told.shown[-1].traceback == ""

@@ -90,6 +90,16 @@ def test_a_loss_of_ones_own_is_a_function_or_a_class_with_options() -> None:
     assert float(objective("my.py:Weighted", OWN, weight=2.0).loss_of(outputs, batch)) == 17.0
 
 
+def test_a_loss_takes_values_in_the_models_precision_and_whole_numbers_as_they_are() -> None:
+    outputs = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
+    batch: Batch = {"y": np.zeros((2, 1), np.float32), "tokens": np.array([1, 2], np.int32)}
+    own = objective("my.py:huber", OWN)
+    own.loss_of(outputs, batch).backward()  # type: ignore[no-untyped-call]
+    assert {name: each.dtype for name, each in own.fields(batch).items()} == {"y": torch.float64, "tokens": torch.int32}
+    image, tokens = {"x": np.zeros(2, np.uint8)}, objective("next_token", field="tokens")
+    assert (own.whole_fields(image), list(tokens.whole_fields(batch))) == ({}, ["tokens"])
+
+
 def test_what_is_wrong_with_a_loss_is_named() -> None:
     outputs, batch = torch.zeros(2, 1), {"y": np.zeros((2, 1))}
     with pytest.raises(ModelError, match=r"loss 'my.py:each' returned shape \(2, 1\); return a scalar, the mean over"):

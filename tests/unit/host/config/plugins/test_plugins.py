@@ -165,6 +165,44 @@ class TestEntryPoints:
             load_plugins(job_of(mode="sync", tuner="greedy"), tmp_path / "job.yaml")
 
 
+class TestArgumentsByPosition:
+    """What a function of the user's is given by position may be called anything."""
+
+    GIVEN: tuple[tuple[str, int], ...] = (
+        *(("loss", 2), ("metrics", 2), ("augment", 2)),
+        *(("collate", 1), ("schedule", 2), ("optimizer", 1)),
+    )
+
+    @staticmethod
+    def load(folder: Path, key: str, source: str, **options: Any) -> Any:
+        (folder / "mine.py").write_text(source)
+        section: Any = {"name": "mine.py:it", **options}
+        job = job_of(**{key: [section] if key in ("metrics", "augment") else section})
+        found = getattr(load_plugins(job, folder / "job.yaml"), key)
+        return found[0] if key in ("metrics", "augment") else found
+
+    @pytest.mark.parametrize(("key", "count"), GIVEN)
+    def test_their_names_are_free(self, tmp_path: Path, key: str, count: int) -> None:
+        names = ", ".join(["pred", "truth"][:count])
+        for arguments in (f"{names}, share=1.0", f"{names}, /, share=1.0", "*all, share=1.0"):
+            assert self.load(tmp_path, key, f"def it({arguments}): ...", share=0.5).options == {"share": 0.5}
+        with pytest.raises(PluginError, match=r"share2: unknown key; did you mean 'share'"):
+            self.load(tmp_path, key, f"def it({names}, share): ...", share2=0.5)
+
+    @pytest.mark.parametrize(("key", "count"), GIVEN)
+    def test_too_few_are_refused(self, tmp_path: Path, key: str, count: int) -> None:
+        first = ["pred"][: count - 1]
+        told = rf"mine\.py:it' takes \({', '.join([*first, 'share'])}\); call its first arguments "
+        with pytest.raises(PluginError, match=told):
+            self.load(tmp_path, key, f"def it({', '.join([*first, '*', 'share'])}): ...")
+
+    def test_a_class_has_options_of_any_name(self, tmp_path: Path) -> None:
+        source = "class it:\n    def __init__(self, batch, k=1): ...\n    def __call__(self, a, b): ..."
+        assert self.load(tmp_path, "loss", source, batch=3).options == {"batch": 3}
+        source = "class it:\n    def __init__(self, weights, k=1): ..."
+        assert self.load(tmp_path, "optimizer", source, k=3).options == {"k": 3}
+
+
 class TestOptions:
     SOURCE = (
         "from typing import Annotated, Literal\nfrom pydantic import Field\nfrom csd_emu.extend import FedAvg\n"
