@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -315,7 +316,7 @@ def _naming(what: str, kind: Callable[[str], CsdError] = ModelError) -> Iterator
     except CsdError:
         raise
     except user_errors() as error:  # it may raise anything, and must not end the program
-        raise kind(f"{what}: {describe_error(error)}{user_line(error)}") from error
+        raise kind(f"{what}: {describe_error(error)}{user_line(traceback.extract_tb(error.__traceback__))}") from error
 
 
 def trace_norm_sums(model: nn.Module, *inputs: torch.Tensor) -> tuple[NormSum, ...]:

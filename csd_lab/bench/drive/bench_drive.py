@@ -78,8 +78,8 @@ def bench_drive(bench: Bench, quick: bool = False) -> BenchReport:
 
     With `--quick` the examples on native drives and the arithmetic alone.
 
-    Figures: `examples_passed`: share of the nine examples that train and lower their loss, on native drives, and of
-    Flower's where its simulation is installed; the tests run the nine on virtual machines too. `longest_example_lines`
+    Figures: `examples_passed`: share of the ten examples that train and lower their loss, on native drives (Flower's
+    where Flower is installed); the tests run them on virtual machines too. `longest_example_lines`
     of Python. `scaffold_difference`: the larger of the built-in and the hand-written SCAFFOLD's differences to plain
     torch after five rounds on four unequal shards, over the largest weight, in float64. `lm_gradient_difference`: of
     one synchronous step of the language model over all its records on four native drives of two kinds, the gradient's
