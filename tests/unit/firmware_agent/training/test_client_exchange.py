@@ -19,7 +19,10 @@ from firmware_agent.training.client_exchange import ClientExchange
 from tests.support.examples import examples
 
 arrays = st.dictionaries(
-    st.text("ab", min_size=1, max_size=3), hnp.arrays(np.float32, hnp.array_shapes(min_dims=0)), min_size=1, max_size=3
+    st.text("ab", min_size=1, max_size=3),
+    hnp.arrays(np.float32, hnp.array_shapes(min_dims=0), elements=st.floats(-(2.0**126), 2.0**126, width=32)),
+    min_size=1,
+    max_size=3,
 )
 
 
