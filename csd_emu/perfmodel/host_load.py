@@ -19,6 +19,8 @@ from firmware_agent.common.errors import ConfigurationError
 
 CHUNK = 4096
 """Commands that are drawn together."""
+LEAST_IOPS = 1e-5
+"""About one a day: gaps that nanoseconds of 64 bits hold, all of those drawn together."""
 TURNAROUND_NS = 10_000
 """From the end of a command to the next one of the same place in the queue; assumed, for interrupt and system call."""
 # Relative rate of each hour of a day.
@@ -34,14 +36,15 @@ class HostLoad:
         block_bytes: of each command.
         read_share: of the commands, 0 to 1; the others write.
         sequential: whether each begins where the one before it ended, and else anywhere, at a multiple of its size.
-        iops: commands a second on average, whatever the drive does; 0 for `queue_depth` commands at any time.
+        iops: commands a second on average, whatever the drive does, `LEAST_IOPS` or more; 0 for `queue_depth` commands
+            at any time.
         queue_depth: commands in the drive at any time, each following the end of another.
         poisson: whether gaps are exponential; else all are equal.
         shape: relative rates of equal parts of `period_ns`, over and over: ``(1, 0, 0, 0)`` for bursts, `DIURNAL`.
         period_ns: of the shape.
         first_page: of the part of the namespace that is used.
         span_pages: of that part.
-        seed: of everything random.
+        seed: of everything random, 0 to 2^64 - 1.
     """
 
     block_bytes: int
@@ -77,11 +80,13 @@ class LoadGenerator:
         tests = {
             "block_bytes": load.block_bytes > 0,
             "read_share": 0 <= load.read_share <= 1,
-            "iops or queue_depth (one of them)": load.iops >= 0 <= load.queue_depth
-            and (load.iops > 0) != (load.queue_depth > 0),
+            f"iops or queue_depth (one of them, iops from {LEAST_IOPS:g})": (
+                load.iops >= LEAST_IOPS and load.queue_depth == 0 if load.iops else load.queue_depth > 0
+            ),
             "shape": 0 < sum(load.shape) < 2**13 and min(load.shape) >= 0,
             "period_ns": len(load.shape) <= load.period_ns < 2**50,
             "first_page or span_pages": 0 <= load.first_page <= most - load.span_pages <= most - self.pages,
+            "seed (from 0, below 2^64)": 0 <= load.seed < 2**64,
         }
         if wrong := [name for name, holds in tests.items() if not holds]:
             raise ConfigurationError(

@@ -14,7 +14,6 @@ from csd_emu.util.node_names import HOST
 from host.core.records import RetuneRecord, RoundRecord, StepRecord
 
 Floats = npt.NDArray[np.float64]
-# What a component's joules of a round follow from step to step; all others follow time.
 
 
 @dataclass(frozen=True)
@@ -105,6 +104,7 @@ def share_energy(record: RoundRecord) -> list[float]:
         compute = np.array([part.compute_seconds if part else 0.0 for part in parts])
         records = np.array([float(part.batch_size) if part else 0.0 for part in parts])
         steps = time if node == HOST else (records > 0).astype(float)
+        # What a component's joules of a round follow from step to step; all others follow time.
         weights = {"cpu": compute, "dram": compute, "flash": records, "link": steps}
         for component, value in components.items():
             joules += value * _shares(weights.get(component, time), time)

@@ -51,6 +51,11 @@ def test_traces_become_commands_of_the_pages_that_they_touch(tmp_path: Path) -> 
     assert read(tmp_path, "")["page"] == []
 
 
+@pytest.mark.parametrize("text", [MSR, V2, V3])
+def test_blank_lines_are_skipped(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, "\n" + text.replace("\n", "\n \n\n")) == read(tmp_path, text)
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
@@ -67,7 +72,18 @@ def test_traces_become_commands_of_the_pages_that_they_touch(tmp_path: Path) -> 
         (V2 + "/dev/sdb\n", 9, "MSR Cambridge's"),
         (V3 + "10 /dev/sdb read 0 4096\n", 7, "time goes back"),
         (V3 + "12 /dev/sdb read 0 0\n", 7, "length 0"),
-        (V3 + "12 /dev/sdb read 0 0x10\n", 7, "0x10"),
+        (V3 + "12 /dev/sdb read 0 0x10\n", 7, "3 or 5 fields are due: time file action .*0x10"),
+        (V3 + "5\n", 7, "3 or 5 fields are due: .*it is '5'; give"),
+        (V3 + "\n12 /dev/sdb\n", 8, "3 or 5 fields are due: "),
+        (V2 + "5\n", 9, "2 or 4 fields are due: file action offset length; "),
+        (
+            "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n" + MSR,
+            1,
+            "7 fields are due: .* whole numbers",
+        ),
+        (V2 + f"/dev/sdb wait {2**49} 0\n" * 40, 11, "on by more than 36 years in all"),
+        (V3 + f"{2**50} /dev/sdb read 0 1\n{2**51} /dev/sdb read 0 1\n", 8, "on by more than 36 years in all"),
+        ("".join(f"{line * 2**53},usr,0,Read,0,512,1\n" for line in range(40)), 3, "on by more than 36 years in all"),
     ],
 )
 def test_a_line_that_cannot_be_is_named(tmp_path: Path, text: str, line: int, says: str) -> None:

@@ -12,6 +12,7 @@ from csd_emu.perfmodel.flash.flash_drive import FlashDrive
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.host_load import (
     DIURNAL,
+    LEAST_IOPS,
     TURNAROUND_NS,
     HostLoad,
     LoadGenerator,
@@ -70,6 +71,14 @@ def test_a_day_has_as_many_commands_as_the_mean_rate_says() -> None:
     assert hours / hours.sum() == pytest.approx(np.array(DIURNAL) / sum(DIURNAL), abs=1e-4)
 
 
+@pytest.mark.parametrize("poisson", [False, True])
+def test_the_least_rate_has_times_for_as_long_as_traces_are(poisson: bool) -> None:
+    load = HostLoad(4096, PAGES, iops=LEAST_IOPS, poisson=poisson, shape=DIURNAL, period_ns=2**50 - 1, seed=2**64 - 1)
+    arrivals = LoadGenerator(load, FLASH).take_until(2**60)["arrival_ns"]
+    assert len(arrivals) == pytest.approx(2**60 / SECOND * LEAST_IOPS, rel=0.05)
+    assert arrivals[0] >= 0 <= np.diff(arrivals).min()
+
+
 def test_a_closed_loop_keeps_its_depth() -> None:
     load = HostLoad(4096, PAGES, 0.5, queue_depth=8, seed=5)
     ended = run_closed_loop(FlashDrive(FLASH), LoadGenerator(load, FLASH), 400)
@@ -93,6 +102,13 @@ def test_the_logarithm_is_one(values: list[float]) -> None:
         ({"iops": 0.0}, "iops or queue_depth"),
         ({"queue_depth": 4}, "iops or queue_depth"),
         ({"iops": -1.0, "queue_depth": 4}, "iops or queue_depth"),
+        ({"iops": 1e-9}, "iops or queue_depth .one of them, iops from 1e-05."),
+        ({"iops": 1e-300}, "iops or queue_depth"),
+        ({"iops": 1e-9, "queue_depth": 4}, "iops or queue_depth"),
+        ({"iops": math.nan}, "iops or queue_depth"),
+        ({"queue_depth": -1}, "iops or queue_depth"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed"),
         ({"shape": (0, 0)}, "shape"),
         ({"shape": (2, -1)}, "shape"),
         ({"period_ns": 0}, "period_ns"),

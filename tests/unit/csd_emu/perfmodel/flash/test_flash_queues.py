@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.flash.flash_queues import Columns, Stations, spread
+from csd_emu.perfmodel.flash.flash_queues import Columns, Stations, first_come, spread
 
 rows = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.integers(0, 2), st.booleans()), max_size=30)
 
@@ -45,6 +45,33 @@ def test_all_are_served_once_as_the_policy_says_whatever_the_windows(
         waiting = np.setdiff1d(waiting, began)
     assert sorted(begun) == list(range(len(operations)))
     assert columns["ready"].tolist() == serve_slowly(operations, host_first)
+
+
+DAY_NS = 86_400 * 10**9
+
+
+@given(
+    operations=st.lists(st.tuples(st.sampled_from([0, 1, 2**15 - 1]), st.integers(0, 9), st.integers(0, 9))),
+    scale=st.sampled_from([1, DAY_NS // 4, DAY_NS]),
+    begin=st.sampled_from([0, 2**50, 2**60]),
+)
+def test_of_the_most_dies_none_delays_another_however_long_the_window(
+    operations: list[tuple[int, int, int]], scale: int, begin: int
+) -> None:
+    columns = np.array(sorted(operations), np.int64).reshape(-1, 3).T
+    server, ready, service = columns[0], begin + columns[1] * scale, columns[2]
+    free, ends = dict[int, int](), list[int]()
+    for die, when, how_long in zip(server.tolist(), ready.tolist(), service.tolist(), strict=True):
+        free[die] = max(free.get(die, 0), when) + how_long
+        ends.append(free[die])
+    assert first_come(ready, service, server).tolist() == ends
+
+
+def test_a_command_days_later_begins_when_it_is_ready() -> None:
+    ready = [0, 4 * DAY_NS]
+    columns = table([(ready[0], 5, 0, False), (ready[1], 5, 2**15 - 1, False)])
+    assert sorted(Stations(2**15, False).serve(columns, np.arange(2), 2**62).tolist()) == [0, 1]
+    assert columns["ready"].tolist() == [when + 5 for when in ready]
 
 
 @given(operations=rows)
