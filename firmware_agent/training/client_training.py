@@ -11,6 +11,7 @@ import torch
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.clients.client_program import EXTRA, STATE, ClientProgram, ClientReply, round_config
 from firmware_agent.common.clients.client_round import ClientRecords, ClientRound, Optimizer
+from firmware_agent.common.clients.confinement import import_ahead
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.shipped_code import ShippedCode
@@ -84,6 +85,8 @@ class ClientTraining:
         loaded.model.train()
         loaded.model.zero_grad(set_to_none=True)
         extras = {name.removeprefix(EXTRA): a for name, a in received.items() if name.startswith(EXTRA)}
+        if job.optimiser is not None:  # the program may ask for it
+            import_ahead(None)
         self._stopwatch.mark()
         reply = self._program.run(begun, round_config(job, task), extras, state)
         reply = self._checked(job, reply)

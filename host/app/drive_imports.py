@@ -15,6 +15,7 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.user_code.source_files import needed_imports
 
+_HOST = ("csd_emu", "csd_lab", "host")
 _EVERYWHERE = sys.stdlib_module_names | {"firmware_agent"}
 
 
@@ -42,12 +43,17 @@ def check_imports(config: ArrayConfig, sources: Mapping[str, str | None]) -> Non
         for module, place in itself or needed_imports(source or ""):
             found = owners.get(module, [module])
             if locked.isdisjoint(map(plain_name, found)) and module not in _EVERYWHERE and _is_here(module):
-                raise ConfigurationError(
-                    f"{name}: {f'{place} imports' if place else 'is of'} {module}, which drives of this array do not "
-                    f"have: there are torch, NumPy and the standard library; add image: {{packages: [{found[0]}]}} to "
-                    "the array file, or put what you need of it into a file beside yours"
+                remedy = (
+                    "keep what drives run in another file than what is the host's"
+                    if module in _HOST
+                    else f"add image: {{packages: [{found[0]}]}} to the array file, or put what you need of it into a "
+                    "file beside yours"
                     + "; if no drive comes there, into another file, or try: ... except ImportError"
                     * bool(place)
+                )
+                raise ConfigurationError(
+                    f"{name}: {f'{place} imports' if place else 'is of'} {module}, which drives of this array do not "
+                    f"have: there are torch, NumPy and the standard library; {remedy}"
                 )
 
 
@@ -65,8 +71,13 @@ def _check_here(package: str) -> None:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:
         found = ""
-    if not found or (exact is not None and exact[1] != found):
+    if not found or (exact is not None and _release(exact[1]) != _release(found)):
         raise ConfigurationError(
             f"image.packages: {package}: native drives have the packages of this Python, and there is "
             f"{f'{name} {found}' if found else f'no {name}'}; pip install '{package}'"
         )
+
+
+def _release(version: str) -> str:
+    """Return a version without zeros at its end and without a build's name: 2.0 is 2, and 2.13.0+cpu is 2.13."""
+    return re.sub(r"(\.0)*(\+.*)?$", "", version)

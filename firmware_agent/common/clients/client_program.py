@@ -15,7 +15,7 @@ from torch import nn
 
 from firmware_agent.common.clients.built_in_clients import ADAPTERS, CLIENTS, GIVEN
 from firmware_agent.common.clients.client_round import ClientRound, Setting, to_array
-from firmware_agent.common.clients.confinement import confined, import_ahead
+from firmware_agent.common.clients.confinement import announce_writers, confined, import_ahead
 from firmware_agent.common.errors import ModelError
 from firmware_agent.common.frames.session_frames import Job, Train
 from firmware_agent.common.imports import adapt
@@ -70,6 +70,7 @@ class ClientProgram:
         Raises:
             ModelError: it cannot be imported or made, or takes an argument that nobody gives.
         """
+        announce_writers()
         call = adapt(make_code("client", code, CLIENTS), ADAPTERS)
         if ":" in code.name:
             import_ahead(code.source)

@@ -1,9 +1,9 @@
 """What a client program may not do while it trains: start processes, use the network, change files.
 
 It is held by Python's audit events, so that a mistake is seen at once and on every engine alike, also in threads that
-the program starts; torch's own writers of files are made to raise one. What libraries below Python do, `ctypes` or
-`_thread`, is not seen: it is no wall against code that means harm. On real drives and virtual machines that is the
-sandbox of the agent's service.
+the program starts; `torch.save` and `torch.jit.save` are made to raise one. What libraries below Python do, `ctypes`,
+`_thread` or torch's other writers, is not seen: it is no wall against code that means harm. On real drives and virtual
+machines that is the sandbox of the agent's service.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ _confined = threading.local()
 
 
 @contextmanager
-def confined() -> Iterator[None]:
-    """Have whatever the code in this context, in this thread, may not do raise `PermissionError`."""
-    _install()
+def confined(here: bool = True) -> Iterator[None]:
+    """Have whatever the code in this context, in this thread, may not do raise `PermissionError`.
+
+    Args:
+        here: False lifts that, for code of the host's that a program calls.
+    """
+    announce_writers()
     before = getattr(_confined, "here", False)
-    _confined.here = True
+    _confined.here = here
     try:
         yield
     finally:
@@ -59,10 +63,11 @@ def import_ahead(source: str | None) -> None:
 
 
 @functools.cache
-def _install() -> None:
+def announce_writers() -> None:
+    """Watch this process: before a program is imported, which may take functions of torch's by their names."""
     sys.addaudithook(_audit)
     threading.Thread.start = _handed_on(threading.Thread.start)  # type: ignore[assignment, method-assign]
-    for module in (torch, torch.jit):
+    for module in (torch, torch.serialization, torch.jit):
         module.save = _announced(module.save)  # type: ignore[attr-defined]
 
 
@@ -70,10 +75,11 @@ def _announced(save: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of torch's that writes a file, with the audit event that Python's own `open` raises."""
 
     @functools.wraps(save)
-    def announce(what: Any, target: Any, *arguments: Any, **more: Any) -> Any:
+    def announce(*arguments: Any, **named: Any) -> Any:
+        target = arguments[1] if len(arguments) > 1 else named.get("f")
         if isinstance(target, str | os.PathLike):
             sys.audit("open", target, "wb", os.O_WRONLY)
-        return save(what, target, *arguments, **more)
+        return save(*arguments, **named)
 
     return announce
 

@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import hashlib
 import json
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.folded_traceback import remember_source
 
 MAX_SOURCE_BYTES = 1 << 19
-_NOT_IN_DRIVES = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
+_NOT_IN_DRIVES = re.compile(r"(\w+\.)?TYPE_CHECKING|__name__ == '__main__'")
 # What catches an import that fails.
 _MISSING = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 _MARK = "\n# csd-emu: what it imports from beside it, as JSON: "
@@ -109,7 +110,7 @@ def _needed(node: ast.AST) -> Iterator[ast.AST]:
         inner = node.finalbody
     elif isinstance(node, ast.With) and any(_catches(item.context_expr) for item in node.items):
         inner = ()
-    elif isinstance(node, ast.If) and ast.unparse(node.test) in _NOT_IN_DRIVES:
+    elif isinstance(node, ast.If) and _NOT_IN_DRIVES.fullmatch(ast.unparse(node.test)):
         inner = node.orelse
     for each in inner:
         if not isinstance(each, ast.expr):

@@ -27,6 +27,7 @@ def array(engine: str, *packages: str, **more: Any) -> ArrayConfig:
         "def build():\n    try:\n        import rich\n    except (KeyError, ModuleNotFoundError):\n        pass\n",
         "try:\n    import rich\nexcept:\n    pass\n",
         "import typing\nif typing.TYPE_CHECKING:\n    import rich\n",
+        "import typing as t\nif t.TYPE_CHECKING:\n    import rich\n",
         "if __name__ == '__main__':\n    import rich\n",
         "import firmware_agent\n",
         "import not_installed_anywhere\n",  # said by the trial on the host
@@ -45,6 +46,8 @@ def test_what_a_machine_lacks_is_named_and_elsewhere_it_may_be() -> None:
         with pytest.raises(ConfigurationError, match=words):
             check_imports(config, {"mine.py:train": text})
     check_imports(array("native"), {"mine.py:train": text})
+    with pytest.raises(ConfigurationError, match=r"line 1 imports csd_emu, .*; keep what drives run in another file"):
+        check_imports(array("qemu"), {"mine.py:train": "from csd_emu.extend import strategy\n"})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,9 @@ def test_what_the_array_has_machines_given_is_there(monkeypatch: pytest.MonkeyPa
 RICH = metadata.version("rich")
 
 
-@pytest.mark.parametrize("package", ["rich", "rich>=13", "rich[jupyter]", f"rich=={RICH}", "rich==1.*"])
+@pytest.mark.parametrize(
+    "package", ["rich", "rich>=13", "rich[jupyter]", f"rich=={RICH}", f"rich=={RICH}.0", "rich==1.*"]
+)
 def test_native_drives_have_what_this_python_has(package: str) -> None:
     check_imports(array("native", package), {})
 

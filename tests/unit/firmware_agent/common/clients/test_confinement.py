@@ -42,15 +42,27 @@ def test_threads_are_confined_if_they_are_started_where_that_holds(tmp_path: Pat
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("module", [torch, torch.jit])
+@pytest.mark.parametrize("module", [torch, torch.serialization, torch.jit])
 def test_torch_writes_no_file(module: Any, tmp_path: Path) -> None:
-    what = torch.ones(1) if module is torch else torch.jit.script(torch.nn.Identity())
+    what = torch.jit.script(torch.nn.Identity()) if module is torch.jit else torch.ones(1)
     with confined():
         for path in (tmp_path / "a.pt", str(tmp_path / "a.pt")):
             with pytest.raises(PermissionError, match="write to"):
                 module.save(what, path)
-    assert not list(tmp_path.iterdir())
-    module.save(what, tmp_path / "b.pt")
+        with pytest.raises(PermissionError, match="write to"):
+            module.save(what, f=str(tmp_path / "a.pt"))
+        assert not list(tmp_path.iterdir())
+        with confined(False):
+            module.save(what, tmp_path / "b.pt")
+    module.save(what, f=tmp_path / "c.pt")
+    assert {path.name for path in tmp_path.iterdir()} == {"b.pt", "c.pt"}
+
+
+def test_a_program_may_not_take_the_writer_by_its_name(tmp_path: Path) -> None:
+    text = "from torch import ones, save\ndef train(csd): save(ones(1), csd)"
+    program = ClientProgram.load(ShippedCode("mine.py:train", text))
+    with confined(), pytest.raises(PermissionError, match="write to"):
+        program.call(str(tmp_path / "a.pt"))
 
 
 @pytest.mark.parametrize(
