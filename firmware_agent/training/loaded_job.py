@@ -83,18 +83,22 @@ class LoadedJob:
         """Return the mean loss of these records, charged to the forward phase.
 
         Raises:
-            ModelError: the model does not take their whole numbers.
+            ModelError: the model raised IndexError, and may not take their whole numbers.
             BaseException: model or loss raised.
         """
         if not self.resident:
             self._stopwatch.mark()
         ready = self.objective.prepare(batch)
         try:
-            loss = self.objective.loss_of(self.model(*self.objective.inputs(ready)), ready)
+            outputs = self.model(*self.objective.inputs(ready))
         except IndexError as error:
             if not (whole := self.objective.whole_fields(ready)):
                 raise
-            raise ModelError(f"{describe_range(whole, 'in this batch', 'the model')}: {error}") from error
+            raise ModelError(
+                f"the model failed: {error!r}; if in an embedding, "
+                f"{describe_range(whole, 'in this batch', 'the model')}"
+            ) from error
+        loss = self.objective.loss_of(outputs, ready)
         self._stopwatch.lap("forward")
         return loss
 

@@ -62,7 +62,10 @@ def job_request(
     """
     dataset = load_job_dataset(job)
     objective = choose_objective(job, dataset, plugins)
-    evaluator = Evaluator(spec, dataset, job.seed, objective, start=ModelStart(None, tuple(job.freeze)))
+    evaluator = Evaluator(
+        *(spec, dataset, job.seed, objective),
+        start=ModelStart(None, tuple(job.freeze), job.chosen_precision if job.client is None else None),
+    )
     frame = step_frame(job, spec, objective, plugins.optimizer)
     planned, wall_seconds = plan_table(evaluator.layers(), job.batch_size)
     return CalibrationRequest(

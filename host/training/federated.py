@@ -109,6 +109,9 @@ class FederatedTraining:
         """
         check_in_place(self.in_place, state.progress)
         weights = state.weights_like(self.weights)
+        self.in_place = {  # what a drive had that has not said hello stays known
+            drive: own or state.progress.get("in_place", {}).get(drive, "") for drive, own in self.in_place.items()
+        }
         strategy, self._exchange.states = split_states(state.strategy)
         self._strategy.strategy.load_state(strategy)
         self._strategy.load_state(state.progress.get("drives", {}))

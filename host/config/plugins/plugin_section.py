@@ -119,7 +119,11 @@ def accepted(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, 
 def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     try:
         parameters = list(inspect.signature(target).parameters.values())
-        holder = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
+        holder = (
+            target.__init__  # type: ignore[misc]
+            if isinstance(target, type)
+            else (target if inspect.isroutine(target) else type(target).__call__)  # of an instance, its class's
+        )
         # Torch's own constructors check values themselves, and have types that no file can give.
         torchs = (getattr(holder, "__module__", None) or "").startswith("torch.")
         hints = {} if torchs else typing.get_type_hints(holder, include_extras=True)

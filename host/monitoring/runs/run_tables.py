@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.core.records import RoundRecord
 from host.monitoring.report.load_run import RunData
+from host.training.rounds.client_figures import name_figures
 
 if TYPE_CHECKING:
     import pandas
@@ -82,25 +83,26 @@ def _round_row(record: RoundRecord) -> dict[str, Any]:
     joules = [*(part.energy_joules for part in record.devices), *record.energy_joules.values()]
     names = ("round", "clock", "accuracy", "test_loss", "train_loss", "records_per_device_second")
     times = ("slowest_device_seconds", "start_seconds", "array_seconds", "wall_seconds", "samples")
-    return {
+    own = {
         **{name: getattr(record, name) for name in (*names, *times)},
-        **record.metrics,
         "joules": math.fsum(math.fsum(each.values()) for each in joules),
         "devices": len(record.devices),
         "lost": len(record.lost),
     }
+    return own | {f"metrics_{name}" if name in own else name: value for name, value in record.metrics.items()}
 
 
 def _device_rows(record: RoundRecord) -> Rows:
     names = ("device", "clock", "samples", "steps", "batch_size", "loss", "read_seconds", "receive_seconds")
     bytes_ = ("send_seconds", "flash_read_bytes", "sent_bytes", "received_bytes", "peak_memory_bytes", "straggler")
+    called = name_figures(part.metrics for part in record.devices)
     return [
         {
             "round": record.round,
             **{name: getattr(part, name) for name in (*names, *bytes_)},
             "device_seconds": part.device_seconds.total,
             "joules": math.fsum(part.energy_joules.values()),
-            **{f"train_{name}": value for name, value in part.metrics.items()},
+            **{called[name]: value for name, value in part.metrics.items()},
         }
         for part in record.devices
     ]

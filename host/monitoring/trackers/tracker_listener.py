@@ -23,6 +23,7 @@ from host.monitoring.run_directory import ARRAY_FILE, JOB_FILE, RECORDS_FILE, RE
 from host.monitoring.run_listener import RunListener, RunStart
 from host.monitoring.runs.run_comparison import flatten
 from host.monitoring.trackers.tracker import TrackedRun, Tracker
+from host.training.rounds.client_figures import name_figures
 
 # Metrics that wait; a tracker that is so far behind is given up. And how long its last ones may take.
 _MOST_WAITING = 10_000
@@ -133,7 +134,7 @@ def read_versions(path: Path) -> dict[str, str]:
 
 def round_metrics(record: RoundRecord) -> dict[str, float]:
     """Return the metrics of a round: of all, and under ``drives/NAME/`` of each device."""
-    joules = record.total_joules
+    joules, called = record.total_joules, name_figures(part.metrics for part in record.devices)
     return {
         "test/accuracy": record.accuracy,
         **{f"test/{name}": value for name, value in record.metrics.items()},
@@ -152,7 +153,7 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
                 ("loss", part.loss),
                 ("device_seconds", part.device_seconds.total),
                 ("joules", math.fsum(part.energy_joules.values())),
-                *((f"train_{name}", value) for name, value in part.metrics.items()),
+                *((called[name], value) for name, value in part.metrics.items()),
             )
         },
     }

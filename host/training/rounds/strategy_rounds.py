@@ -13,6 +13,7 @@ from host.config.participation import RoundSelection
 from host.core.records import DeviceRound
 from host.policies.aggregation import Contribution, Directions, DriveHistory, FirstRound, Strategy
 from host.training.rounds.client_contract import Instruction, read_instructions
+from host.training.rounds.client_figures import name_figures
 from host.training.rounds.drive_meeting import Brought
 from host.training.rounds.round_answer import RoundAnswer
 
@@ -140,15 +141,12 @@ def make_contribution(
 
 def mean_metrics(contributions: Collection[Contribution]) -> dict[str, float]:
     """Return ``train_NAME`` -> the mean, weighted by samples, of what client programs returned in this round."""
-    names = dict.fromkeys(name for part in contributions for name in part.metrics if name != "loss")
+    names = name_figures([name for name in part.metrics if name != "loss"] for part in contributions)
     found = {}
-    for name in names:
-        once = name.startswith("train_") and name.removeprefix("train_") not in names
+    for name, called in names.items():
         told = [(part.samples, part.metrics[name]) for part in contributions if name in part.metrics]
         total = sum(samples for samples, _ in told)
-        found[name if once else f"train_{name}"] = (
-            sum(samples * value for samples, value in told) / total if total else math.nan
-        )
+        found[called] = sum(samples * value for samples, value in told) / total if total else math.nan
     return found
 
 

@@ -63,9 +63,18 @@ def test_whole_numbers_that_a_model_cannot_look_up_are_told(tmp_path: Path) -> N
     source = "from torch import nn\ndef net():\n    return nn.Embedding(8, 9)\n"
     job = {"model": "net.py:net", "source": source, "input_fields": ["tokens"], "loss": Code("next_token")}
     told = (
-        r"^data: tokens goes from 0 to 8 \(in this batch\): an embedding needs 9 rows .*: index out of range in self$"
+        r"^the model failed: IndexError\('index out of range in self'\); "
+        r"if in an embedding, data: tokens goes from 0 to 8 \(in this batch\): an embedding needs 9 rows "
     )
     with pytest.raises(ModelError, match=told):
+        trainer(open_shard(tmp_path / "shard.tar"), **job).train(Train(1, 1))
+
+
+def test_an_index_error_of_the_loss_is_not_laid_on_the_data(tmp_path: Path) -> None:
+    write_shard(tmp_path / "shard.tar", "tokens", {"tokens": np.tile(np.arange(9), (SAMPLES, 1))})
+    source = "from torch import nn\ndef net():\n    return nn.Embedding(9, 9)\ndef loss(outputs, batch):\n    [][1]\n"
+    job = {"model": "net.py:net", "source": source, "input_fields": ["tokens"], "loss": Code("net.py:loss", source)}
+    with pytest.raises(IndexError, match=r"^list index out of range$"):
         trainer(open_shard(tmp_path / "shard.tar"), **job).train(Train(1, 1))
 
 

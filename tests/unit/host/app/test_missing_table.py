@@ -22,7 +22,7 @@ from host.app.load_inputs import step_frame, task_of
 from host.app.missing_table import job_request, measure_missing, read_job_request
 from host.config.calibration_request import CalibrationRequest
 from host.config.job_file import JobConfig
-from host.config.resolve import ResolvedRun
+from host.config.resolve import ResolvedRun, load_plugins
 from host.core.datasets import Dataset
 from tests.support.fakes import FakeDrive
 
@@ -136,6 +136,34 @@ async def test_a_drive_takes_the_jobs_step_on_a_few_of_its_records(run: Resolved
         assert array.dealt is not None
         assert [len(own) for own in array.dealt.private] == [64]
         assert array.data.source == run.job.data.source
+
+
+DOUBLE = """
+import torch
+
+def double(outputs, batch):
+    if outputs.dtype != torch.float64:
+        raise TypeError("float64 alone")
+    return outputs.mean()
+
+def cut_off(outputs, batch):
+    return outputs.detach().mean()
+
+def train(model, csd):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "keys", [{"loss": "my.py:double", "precision": "float64"}, {"loss": "my.py:cut_off", "client": "my.py:train"}]
+)
+def test_a_loss_that_a_run_accepts_is_accepted(run: ResolvedRun, tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "my.py").write_text(DOUBLE)
+    (tmp_path / "job.yaml").write_text("")
+    job = JobConfig.model_validate(run.job.model_dump(exclude_unset=True) | keys)
+    wanted, _ = job_request(job, run.spec, load_plugins(job, tmp_path / "job.yaml"), (1, 2))
+    assert wanted.job is not None
+    assert wanted.job.frame.loss.name == keys["loss"]
 
 
 def test_a_missing_table_is_measured_once_for_drives_that_are_modelled(

@@ -13,6 +13,8 @@ from host.monitoring.report.load_run import load_run
 from host.monitoring.report.report_page import render, write_report
 from host.monitoring.runs.run_tables import table_rows
 from host.monitoring.trackers.tracker_listener import round_metrics
+from host.policies.aggregation import Contribution
+from host.training.rounds.strategy_rounds import mean_metrics
 from tests.support.metrics import begun, scraped
 from tests.support.pages import Page
 from tests.support.records import device_round, round_record, write_run
@@ -65,3 +67,21 @@ def test_tables_trackers_and_prometheus_have_them() -> None:
         state.add_round(record)
     values = {("csd-00", "acc"): 0.25, ("csd-00", "steps"): 3.0, ("csd-01", "acc"): 0.2}
     assert scraped(state)["csd_client_metric"] == values
+
+
+def test_a_number_has_one_name_in_rounds_tables_and_trackers() -> None:
+    returned = {"train_acc": 0.5, "train_loss": 7.0, "norm": 2.0}
+    contribution = Contribution({}, 1, 1, "csd-00", {}, returned, 0.5, {}, 7.0)
+    record = round_record([part("csd-00", **returned)], metrics=mean_metrics([contribution]))
+    assert record.metrics == {"train_acc": 0.5, "train_train_loss": 7.0, "train_norm": 2.0}
+    (of_round,), (of_drive,) = table_rows("rounds", [record]), table_rows("devices", [record])
+    told = round_metrics(record)
+    for name, value in record.metrics.items():
+        assert of_round[name] == of_drive[name] == told[f"drives/csd-00/{name}"] == value
+    assert of_round["train_loss"] == record.train_loss
+
+
+def test_no_metric_hides_a_rounds_own_figure() -> None:
+    (row,) = table_rows("rounds", [round_record([part("csd-00")], metrics={"accuracy": 0.1, "lost": 9.0, "f1": 0.2})])
+    assert (row["accuracy"], row["lost"], row["f1"]) == (0.9, 0, 0.2)
+    assert (row["metrics_accuracy"], row["metrics_lost"]) == (0.1, 9.0)

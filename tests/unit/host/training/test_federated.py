@@ -599,6 +599,16 @@ async def test_a_run_that_goes_on_needs_the_records_in_place_that_it_knew() -> N
     run.training.restore(dataclasses.replace(state, progress={}))  # as an older run wrote it
 
 
+async def test_records_in_place_stay_known_while_their_drive_is_away() -> None:
+    run, _ = training(FakeDrive(), rounds=2)
+    run.training.in_place = {"csd-00": "a" * 64, "csd-01": "c" * 64}
+    state = run.training.state()
+    away, _ = training(FakeDrive(), rounds=2)
+    away.training.in_place = {"csd-00": "", "csd-01": "c" * 64}
+    away.training.restore(state)
+    assert away.training.state().progress["in_place"] == state.progress["in_place"]
+
+
 async def test_a_strategy_moves_parameters_and_averages_what_is_no_parameter() -> None:
     """FedAdam's step is bounded by its learning rate; the counter n follows the mean."""
     run, _ = training(FakeDrive(step=100.0), rounds=1, strategy={"name": "fedadam", "learning_rate": 0.5})

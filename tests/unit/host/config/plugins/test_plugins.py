@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, PluginError, PluginFailed
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
-from host.config.plugins.kinds import STRATEGY, TUNER
+from host.config.plugins.kinds import LOSS, STRATEGY, TUNER
 from host.config.plugins.plugin_loading import load_plugin
 from host.config.plugins.plugin_section import StrategySection, UserSection
 from host.config.resolve import load_plugins
@@ -64,6 +65,21 @@ def tuner(folder: Path, body: str) -> UserTuner:
     return made
 
 
+CALLED = """
+import functools
+from torch import nn
+
+class L:
+    gamma: str = "of the class"
+
+    def __call__(self, outputs, batch, gamma: int = 1):
+        return outputs.mean()
+
+def function(outputs, batch, gamma: int = 1):
+    return outputs.mean()
+
+inst, part, module, cached = L(), functools.partial(function), nn.MSELoss(), functools.lru_cache(function)
+"""
 STATELESS = "from csd_emu.extend import Stateless\nclass It(Stateless):\n"
 IDENTITY = f"{STATELESS}    def aggregate(self, weights, parts):\n        return dict(weights)\n"
 
@@ -251,6 +267,18 @@ class TestOptions:
         source = f"import threading\nfrom csd_emu.extend import FedAvg\nclass It(FedAvg):\n    {head}\n        pass\n"
         with pytest.raises(PluginError, match=words):
             load(tmp_path, source, x=1)
+
+    @pytest.mark.parametrize(
+        ("name", "options"), [("inst", {"gamma": 2}), ("part", {"gamma": 2}), ("module", {}), ("cached", {"gamma": 2})]
+    )
+    def test_what_is_called_may_be_an_instance(self, tmp_path: Path, name: str, options: dict[str, JsonValue]) -> None:
+        (tmp_path / "l.py").write_text(CALLED)
+        section = UserSection.model_validate({"name": f"l.py:{name}"} | options)
+        assert load_plugin(LOSS, section, tmp_path).options == options
+        if name == "inst":
+            wrong = UserSection.model_validate({"name": "l.py:inst", "gamma": "2"})
+            with pytest.raises(PluginError, match=r"loss\.gamma: .* \(it is '2'\)"):
+                load_plugin(LOSS, wrong, tmp_path)
 
     def test_a_constructor_that_takes_anything_gets_anything(self, tmp_path: Path) -> None:
         source = "from csd_emu.extend import FedAvg\nclass It(FedAvg):\n    def __init__(self, **all): self.all = all\n"

@@ -88,5 +88,9 @@ def test_states_of_programs_come_back_out_of_a_checkpoint_beside_the_strategys()
 
 
 def test_a_number_that_is_called_so_already_has_no_second_prefix() -> None:
-    assert mean_metrics([part("a", train_loss=1.0, norm=2.0)]) == {"train_loss": 1.0, "train_norm": 2.0}
+    assert mean_metrics([part("a", train_acc=1.0, norm=2.0)]) == {"train_acc": 1.0, "train_norm": 2.0}
     assert mean_metrics([part("a", train_x=1.0, x=2.0)]) == {"train_train_x": 1.0, "train_x": 2.0}
+
+
+def test_a_programs_loss_is_not_called_as_the_rounds_own() -> None:
+    assert mean_metrics([part("a", loss=1.0, train_loss=7.0)]) == {"train_train_loss": 7.0}
