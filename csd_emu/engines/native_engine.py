@@ -156,7 +156,7 @@ class NativeEngine(Engine):
     def alive(self, handle: Handle) -> bool:
         """Return whether the process runs; one that has ended is reaped."""
         process = self._process(handle)
-        return process is not None and process.status() != psutil.STATUS_ZOMBIE
+        return process is not None and not _ended(process)
 
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Send the signal that makes the fault; one that is killed has ended when this returns.

@@ -125,7 +125,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
 def test_the_site_builds_without_a_warning(site: Path) -> None:
     for name in listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]):
         assert (site / name.replace(".md", ".html")).is_file()

@@ -20,6 +20,7 @@ T = TypeVar("T")
 OPEN_SECONDS = 30.0
 # Of a side that has said nothing for so long the connection is given up, and with it every call that waits.
 _KEEPALIVE_SECONDS, _KEEPALIVE_COUNT = 5, 3
+_turn = threading.Lock()
 
 
 class NoAnswer(DeviceError):
@@ -69,12 +70,14 @@ def without_terminal(uri: str) -> str:
     return uri + ("&" if parts.query else "?") + "no_tty=1"
 
 
-@functools.cache
 def watch_connections() -> None:
-    """Run libvirt's event loop, once per process: without it no connection notices that the other side is dead.
+    """Run libvirt's event loop, once per process: without it no connection notices that the other side is dead."""
+    with _turn:
+        _start_events()
 
-    The first call is of one thread: `Sites.make` comes before any connection.
-    """
+
+@functools.cache
+def _start_events() -> None:
     libvirt.virEventRegisterDefaultImpl()
     threading.Thread(target=_run, name="libvirt events", daemon=True).start()
 
