@@ -1,0 +1,22 @@
+"""Throttle of an engine's reads, so that the host's latency keeps its limit."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from csd_emu.perfmodel.flash.flash_queues import Integers
+
+
+class ReadThrottle(Protocol):
+    """Decides how fast a drive's engine may read, from the latencies that its host has seen.
+
+    Attributes:
+        bytes_per_second: the engine's commands enter at this rate at most; 0 parks training.
+        interval_ns: device time after which it is asked again.
+    """
+
+    bytes_per_second: float
+    interval_ns: int
+
+    def observe(self, now_ns: int, latency_ns: Integers) -> None:
+        """Take the latencies, (n,) nanoseconds, of the host's commands that ended in the interval up to `now_ns`."""
