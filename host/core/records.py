@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from csd_emu.perfmodel.power import sum_energy
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.perfmodel.timeline import Span
 from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
@@ -41,6 +42,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         straggler: it missed the round's deadline, and its weights were left out.
         metered: what the drive's own sensor saw; None where all of its energy is modelled.
         metrics: the client program's numbers, all finite and by the names of its trial, but for ``loss``.
+        service: what it did for its host; None without `host_io`.
     """
 
     device: str
@@ -62,6 +64,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     straggler: bool = False
     metered: Metered | None = None
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    service: ServiceFigures | None = None
 
     @property
     def records_per_device_second(self) -> float | None:
@@ -110,11 +113,9 @@ class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the host had of the model in a step, and what that took.
 
     Attributes:
-        layer: that its part begins with.
-        layers: how many it has.
+        layer, layers: that its part begins with, and how many it has.
         state_bytes: of their parameters and buffers, which no longer cross the link.
-        up_bytes: activations and labels, all drives to the host.
-        down_bytes: gradients of activations, host to all drives.
+        up_bytes, down_bytes: activations and labels, all drives to the host; their gradients, host to all drives.
         tail_seconds: that it computed for.
         clock: whose seconds these are: ``modelled`` beside counted or modelled drives, else ``wall``.
     """
@@ -169,8 +170,7 @@ class StepRecord(Renamed, frozen=True, kw_only=True):
         possible_records_per_second: what the tables, scaled by the speeds observed, would have allowed by compute
             alone, with no batch larger than at the run's beginning; 0 without tables.
         devices: who took part, in participant order.
-        late: who was not waited for; its gradient was dropped.
-        lost: who was lost in the step.
+        late, lost: who was not waited for, so that its gradient was dropped; who was lost in the step.
         mixed: whether slices of one that was lost are in part of the gradient.
         disturbed: drives with competing work, and its weight.
         sending: how it was sent; None for whole tensors before and after computing.
@@ -367,7 +367,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord | FailureRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers", "gain"}
+_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers", "gain", "service"}
 _MAY_BE_NULL |= {"slice_bytes", "credit_bytes", "gradient_noise_records"}
 
 

@@ -22,12 +22,14 @@ from host.core.figure_bands import describe_ends
 from host.core.owned_files import write_whole
 from host.core.records import EventKind, EventRecord
 from host.core.run_stats import RunStats
+from host.core.service_sums import bytes_per_second, commands_per_second, sum_by_drive
 from host.core.summary import INSTRUCTIONS
 from host.monitoring.charts.chart import Chart
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.report.charts.chart_svg import ChartSvg, draw_chart, draw_timeline
 from host.monitoring.report.charts.held_chart import held_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
+from host.monitoring.report.charts.service_charts import protect_limit, service_chart
 from host.monitoring.report.charts.step_charts import step_charts
 from host.monitoring.report.charts.training_charts import link_chart, power_chart, progress_charts, throughput_chart
 from host.monitoring.report.compare_baseline import compare
@@ -104,6 +106,9 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
     totals = RunStats.of(run.rounds, run.devices)
     devices = list(totals.devices)
     energy, decisions = _energy(totals), list_decisions(run.rounds, run.events, run.plan)
+    service = [
+        (name, own, commands_per_second(own), bytes_per_second(own)) for name, own in sum_by_drive(run.rounds).items()
+    ]
     return (
         page_environment()
         .get_template("page.html.j2")
@@ -124,6 +129,9 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
             energy=energy,
             metrics=_client_metrics(totals),
+            service=service[:_MOST_DEVICES],
+            hidden_service=max(0, len(service) - _MOST_DEVICES),
+            limit=protect_limit(run.job),
             columns={
                 "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
                 "energy": [(component, "n") for component in energy.get("components", [])],
@@ -200,6 +208,7 @@ def list_charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]
         *([held] if run.held is not None and (held := held_chart(run.held)) is not None else []),
         *([power] if (power := power_chart(run.rounds)) is not None else []),
         *([plan_chart(run.plan)] if run.plan is not None else []),
+        *([served] if (served := service_chart(run.rounds, protect_limit(run.job))) is not None else []),
         *step_charts(run.rounds, decisions, totals.clock),
     ]
 
