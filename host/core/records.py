@@ -25,8 +25,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: its name.
-        clock: what its seconds are: ``counted``, ``sampled``, ``modelled`` or ``wall``; the first and the last are the
-            drive's own word, checked for range.
+        clock: of its seconds: ``counted``, ``sampled``, ``modelled`` or ``wall``; the first and last are its own word.
         samples: records trained on, repetitions counted.
         steps, batch_size: optimiser steps, and records per step.
         loss: mean over the samples.
@@ -113,9 +112,11 @@ class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the host had of the model in a step, and what that took.
 
     Attributes:
-        layer, layers: that its part begins with, and how many it has.
+        layer: that its part begins with.
+        layers: how many it has.
         state_bytes: of their parameters and buffers, which no longer cross the link.
-        up_bytes, down_bytes: activations and labels, all drives to the host; their gradients, host to all drives.
+        up_bytes: activations and labels, all drives to the host.
+        down_bytes: gradients of activations, host to all drives.
         tail_seconds: that it computed for.
         clock: whose seconds these are: ``modelled`` beside counted or modelled drives, else ``wall``.
     """
@@ -137,8 +138,7 @@ class ServersRecord(msgspec.Struct, frozen=True, kw_only=True):
         present: servers whose gradients were added up, in the order of the servers file.
         samples: records of all of them.
         own_seconds: what the step took this server's own drives and host.
-        slowest_seconds: what it took the slowest server's; where servers add up every few steps, `own_seconds` and the
-            waiting, which is the last step's alone.
+        slowest_seconds: the slowest server's; where servers add up every few steps, `own_seconds` and the last wait.
         reduce_seconds: modelled, of adding up over the servers' links.
         sent_bytes: that each server sends for that.
         meetings: how often servers had to meet anew in this step, for one was lost or came.
@@ -170,12 +170,12 @@ class StepRecord(Renamed, frozen=True, kw_only=True):
         possible_records_per_second: what the tables, scaled by the speeds observed, would have allowed by compute
             alone, with no batch larger than at the run's beginning; 0 without tables.
         devices: who took part, in participant order.
-        late, lost: who was not waited for, so that its gradient was dropped; who was lost in the step.
+        late: who was not waited for; its gradient was dropped.
+        lost: who was lost in the step.
         mixed: whether slices of one that was lost are in part of the gradient.
         disturbed: drives with competing work, and its weight.
         sending: how it was sent; None for whole tensors before and after computing.
-        wall_seconds: from the end of the step before, or the round's beginning, to its own: the cost of emulation, and
-            on the clock ``wall`` what the step took.
+        wall_seconds: since the step before, or the round's begin: emulation's cost; on the clock ``wall`` its own.
         placement: what the host had of the model; None if nothing was moved.
         servers: of a run over several servers, whose devices are this server's own; None of any other.
     """
