@@ -146,7 +146,8 @@ def _describe(profile: Profile, names: list[str], engine: str, memory: list[Figu
 def print_description(report: DescribeReport) -> None:
     """Print a table for drives that are alike; assumed figures stand out."""
     for each in report.drives:
-        title = ", ".join([*each.drives[:8], *(["..."] if len(each.drives) > 8 else [])]) or "drives"
+        more = f" and {len(each.drives) - 8} more" if len(each.drives) > 8 else ""
+        title = ", ".join(each.drives[:8]) + more or "drives"
         table = Table("term", "here", "value", "source", title=f"{title}: {each.profile} {each.engine}".rstrip())
         for resource in each.resources:
             table.add_row(resource.term, f"[bold]{escape(resource.name)}[/]", "", escape(resource.text))
