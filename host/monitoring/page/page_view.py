@@ -11,12 +11,12 @@ from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
 from host.core.records import RoundRecord, StepRecord
 from host.core.run_stats import RunStats
-from host.core.service_sums import commands_per_second
 from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve, shorten_number
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.charts.run_curves import progress_panes
 from host.monitoring.decision_text import describe_step
 from host.monitoring.page.page_state import HostIoNow, RoundNow, RunSoFar, SeriesNow
+from host.monitoring.service_sums import commands_per_second
 
 MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
 # Figures of a run that are its last round's.

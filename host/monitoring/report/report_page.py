@@ -15,14 +15,14 @@ import msgspec
 import yaml
 from markupsafe import Markup
 
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.profiles.profile import FigureEntry
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.units import format_bytes
 from host.core.figure_bands import describe_ends
 from host.core.owned_files import write_whole
-from host.core.records import EventKind, EventRecord
+from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.run_stats import RunStats
-from host.core.service_sums import bytes_per_second, commands_per_second, sum_by_drive
 from host.core.summary import INSTRUCTIONS
 from host.monitoring.charts.chart import Chart
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
@@ -40,6 +40,7 @@ from host.monitoring.report.run_decisions import COMPARED_STEPS, RunDecision, li
 from host.monitoring.report.sync_report import describe_steps, step_tiles
 from host.monitoring.report.tiles import describe_status, list_tiles
 from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
+from host.monitoring.service_sums import bytes_per_second, commands_per_second, sum_by_drive
 
 
 class ReportOutput(msgspec.Struct, frozen=True):
@@ -106,9 +107,6 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
     totals = RunStats.of(run.rounds, run.devices)
     devices = list(totals.devices)
     energy, decisions = _energy(totals), list_decisions(run.rounds, run.events, run.plan)
-    service = [
-        (name, own, commands_per_second(own), bytes_per_second(own)) for name, own in sum_by_drive(run.rounds).items()
-    ]
     return (
         page_environment()
         .get_template("page.html.j2")
@@ -129,8 +127,8 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
             energy=energy,
             metrics=_client_metrics(totals),
-            service=service[:_MOST_DEVICES],
-            hidden_service=max(0, len(service) - _MOST_DEVICES),
+            service=_services(run.rounds),
+            most_devices=_MOST_DEVICES,
             limit=protect_limit(run.job),
             columns={
                 "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
@@ -233,6 +231,11 @@ def _client_metrics(totals: RunStats) -> dict[str, dict[str, float]]:
     devices = totals.devices.items()
     names = list(dict.fromkeys(name for _, own in devices for name in own.metrics))[:_MOST_METRICS]
     return {name: {key: own.metrics[name] for key, own in devices if name in own.metrics} for name in names}
+
+
+def _services(rounds: Sequence[RoundRecord]) -> list[tuple[str, ServiceFigures, float, float]]:
+    """Return drive, figures, commands and bytes per second of the drives that served a host."""
+    return [(name, own, commands_per_second(own), bytes_per_second(own)) for name, own in sum_by_drive(rounds).items()]
 
 
 def _energy(totals: RunStats) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.core.records import RoundRecord
-from host.core.service_sums import list_figures
+from host.monitoring.service_sums import list_figures
 from host.monitoring.report.load_run import RunData
 from host.training.rounds.client_figures import name_figures
 

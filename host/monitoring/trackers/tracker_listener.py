@@ -19,10 +19,10 @@ from host.config.plugins.plugin_loading import load_plugin
 from host.config.plugins.plugin_section import UserSection
 from host.core.console import errors
 from host.core.records import RoundRecord, StepRecord
-from host.core.service_sums import list_figures
 from host.monitoring.run_directory import ARRAY_FILE, JOB_FILE, RECORDS_FILE, REPORT_FILE, SUMMARY_FILE, VERSIONS_FILE
 from host.monitoring.run_listener import RunListener, RunStart
 from host.monitoring.runs.run_comparison import flatten
+from host.monitoring.service_sums import list_figures
 from host.monitoring.trackers.tracker import TrackedRun, Tracker
 from host.training.rounds.client_figures import name_figures
 

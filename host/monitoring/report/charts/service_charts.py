@@ -13,8 +13,8 @@ from firmware_agent.common.errors import UnitError
 from firmware_agent.common.units import SECONDS, parse_quantity
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
-from host.core.service_sums import commands_per_second, sum_by_drive
 from host.monitoring.charts.chart import MOST_LINES, Chart, Curve, Pane, Point, make_curve, make_lines, thin
+from host.monitoring.service_sums import commands_per_second, sum_by_drive
 
 Figure = Callable[[ServiceFigures], Sequence[float]]
 """What is drawn of a drive's round: values at equal distances."""

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from host.core.service_sums import list_figures
+from host.monitoring.service_sums import list_figures
 from host.monitoring.report.load_run import load_run
 from host.monitoring.runs.run_tables import table_rows, write_tables
 from host.monitoring.trackers.tracker_listener import round_metrics

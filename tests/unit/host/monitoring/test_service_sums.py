@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from host.core.records import RoundRecord, decode_record
-from host.core.service_sums import bytes_per_second, commands_per_second, list_figures, sum_by_drive, sum_services
+from host.monitoring.service_sums import bytes_per_second, commands_per_second, list_figures, sum_by_drive, sum_services
 from tests.support.records import array_rounds, service_figures, service_rounds
 
 COUNTS = ("reads", "writes", "read_bytes", "write_bytes", "failed_writes", "over_limit_seconds")
