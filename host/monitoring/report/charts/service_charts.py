@@ -36,8 +36,11 @@ def service_chart(rounds: Sequence[RoundRecord], limit_seconds: float | None) ->
     )
     caption += "" if limit_seconds is None else f" Dashed line: the limit of protect, {limit_seconds * 1e3:g} ms."
 
-    def pane(unit: str, figure: Figure, **style: Any) -> Pane:
-        return Pane(curves=_draw(rounds, list(served), figure), unit=unit, low=0.0, **style)
+    def pane(unit: str, figure: Figure, target: float | None = None, high: float | None = None) -> Pane:
+        curves = _draw(rounds, list(served), figure)
+        if target is not None:  # the line is in sight, however far below it the curves are
+            high = 1.08 * max([target, *(y for each in curves for y in each.y if y is not None)])
+        return Pane(curves=curves, unit=unit, low=0.0, high=high, target=target)
 
     def latencies(each: ServiceFigures) -> list[float]:
         return [1e3 * value for value in (each.second_p99_seconds if few else []) or [each.p99_seconds]]

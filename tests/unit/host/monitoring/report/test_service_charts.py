@@ -58,6 +58,15 @@ def test_single_seconds_lie_evenly_in_their_round_and_a_round_without_any_is_a_g
     assert "limit" not in chart.caption
 
 
+@pytest.mark.parametrize("limit", [1e-4, 2e-3, 9.0])
+def test_curves_and_limit_are_in_sight(limit: float) -> None:
+    chart = service_chart(service_rounds(2, NAMES), limit)
+    assert chart is not None
+    highest = max(y for each in chart.panes[0].curves for y in each.y if y is not None)
+    assert chart.panes[0].high is not None
+    assert chart.panes[0].high > max(highest, 1e3 * limit)
+
+
 def test_no_drive_in_service_is_no_chart() -> None:
     assert service_chart(array_rounds(2, NAMES), 1.0) is None
 
