@@ -150,7 +150,7 @@ def test_a_drive_that_fills_up_refuses_writes_and_goes_on() -> None:
     drive.advance(SECOND)
     figures = drive.take_figures()
     assert 0 < figures.failed_writes < figures.writes
-    assert drive.write(SECOND, 4096 * 100)[1]
+    assert drive.write(SECOND, 4096 * 2 * PAGES)[1]
     assert not serve().write(0, 4096)[1]
 
 
