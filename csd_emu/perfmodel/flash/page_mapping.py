@@ -24,7 +24,6 @@ class PageMapping:
 
     Attributes:
         flash: geometry and times.
-        namespace_pages: logical pages; more than the flash has room for is a thin namespace, which may fill up.
         page_of: (namespace_pages,) int32, the physical page of each logical one, -1 if there is none.
         owner: (physical pages,) int32, the logical page that a physical one holds, -1 if it is free or stale.
         valid: (blocks,) int64, physical pages of each block that hold data.
@@ -35,10 +34,9 @@ class PageMapping:
     def __init__(self, flash: FlashParameters, namespace_pages: int | None = None, filled: bool = True) -> None:
         """Lay out a drive, of which every page was written once in order if it is `filled`."""
         self.flash = flash
-        self.namespace_pages = flash.namespace_pages if namespace_pages is None else namespace_pages
         self.written_pages = self.copied_pages = self.erased_blocks = 0
         blocks, size = flash.blocks_per_plane, flash.pages_erased
-        self.page_of = np.full(self.namespace_pages, -1, np.int32)
+        self.page_of = np.full(flash.namespace_pages if namespace_pages is None else namespace_pages, -1, np.int32)
         self.owner = np.full(flash.physical_pages, -1, np.int32)
         self.valid = np.zeros(flash.dies * blocks, np.int64)
         self.live = np.zeros(flash.dies, np.int64)
@@ -46,8 +44,13 @@ class PageMapping:
         row, die = np.divmod(pages, flash.dies)
         self._commit(pages, die * blocks * size + row)
         self._open, self._used = np.arange(flash.dies) * blocks + self.live // size, self.live % size
-        self._slice_ns, self._crammed = np.zeros(flash.dies, np.int64), np.zeros(flash.dies, np.bool_)
+        self._slice_ns = np.zeros(flash.dies, np.int64)
         self._free = [list(range(blocks * die - 1, last, -1)) for die, last in enumerate(self._open.tolist(), 1)]
+
+    @property
+    def namespace_pages(self) -> int:
+        """Logical pages; more than the flash has room for is a thin namespace, which may fill up."""
+        return len(self.page_of)
 
     @property
     def write_amplification(self) -> float:
@@ -94,7 +97,7 @@ class PageMapping:
         for row, blocks in zip(free, self._free, strict=True):
             row[: len(blocks)] = blocks
         own = {"page_of": self.page_of, "open": self._open, "used": self._used, "free": free, "numbers": numbers}
-        return own | {"slice_ns": self._slice_ns, "crammed": self._crammed}
+        return own | {"slice_ns": self._slice_ns}
 
     def restore(self, state: Columns) -> None:
         """Go on from where a mapping of the same flash was.
@@ -117,7 +120,7 @@ class PageMapping:
         ):
             raise DataError("state of flash: pages lie where none are; it is damaged: begin anew")
         self.page_of, self._open, self._used = page_of.copy(), opened.copy(), used.copy()
-        self._slice_ns, self._crammed = state["slice_ns"].copy(), state["crammed"].copy()
+        self._slice_ns = state["slice_ns"].copy()
         self._free = [row[row >= 0].tolist() for row in free]
         self.written_pages, self.copied_pages, self.erased_blocks = map(int, state["numbers"])
         self.owner[:] = -1
@@ -151,26 +154,25 @@ class PageMapping:
         np.add.at(self.live, pages[had] % self.flash.dies, 1)
 
     def _open_next(self, die: int) -> None:
-        """Open a die's next block, and collect if it was the last but one."""
-        size, flash, free = self.flash.pages_erased, self.flash, self._free[die]
-        opened = self._open[die] = free.pop()
-        self._used[die] = 0
-        if free:
-            self._slice_ns[die] = 0
-            return
+        """Open a die's next block, and collect if it was the last but one, until it has room for a page."""
+        size, flash, free, taken = self.flash.pages_erased, self.flash, self._free[die], 0
         first = die * flash.blocks_per_plane
-        counts = self.valid[first : first + flash.blocks_per_plane].copy()
-        counts[opened - first] = size + 1
-        victim = first + int(counts.argmin())
-        pages = self.owner[victim * size : (victim + 1) * size]
-        moved = pages[pages >= 0].astype(np.int64)
-        self._commit(moved, opened * size + np.arange(len(moved)))
-        self._used[die] = len(moved)
-        free.append(victim)
-        self.copied_pages += len(moved)
-        self.erased_blocks += 1
-        taken = -(-len(moved) // flash.planes) * (flash.read_ns + flash.program_ns) + flash.erase_ns
-        # A block without room for a page leaves its time to the next one.
-        taken += int(self._slice_ns[die]) if self._crammed[die] else 0
-        self._crammed[die] = len(moved) == size
-        self._slice_ns[die] = -(-taken // max(size - len(moved), 1))
+        while True:
+            opened = self._open[die] = free.pop()
+            self._used[die] = 0
+            if free:
+                break
+            counts = self.valid[first : first + flash.blocks_per_plane].copy()
+            counts[opened - first] = size + 1
+            victim = first + int(counts.argmin())
+            pages = self.owner[victim * size : (victim + 1) * size]
+            moved = pages[pages >= 0].astype(np.int64)
+            self._commit(moved, opened * size + np.arange(len(moved)))
+            self._used[die] = len(moved)
+            free.append(victim)
+            self.copied_pages += len(moved)
+            self.erased_blocks += 1
+            taken += -(-len(moved) // flash.planes) * (flash.read_ns + flash.program_ns) + flash.erase_ns
+            if len(moved) < size:
+                break
+        self._slice_ns[die] = -(-taken // (size - self._used[die]))

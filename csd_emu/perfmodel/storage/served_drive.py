@@ -259,7 +259,8 @@ class ServedDrive:
             "unseen": self._unseen,
             "throttle": np.array([] if self.throttle is None else self.throttle.state(), np.float64),
         }
-        parts = {"drive": self.drive, **{f"source{place}": each for place, each in enumerate(self.sources)}}
+        parts: dict[str, FlashDrive | LoadSource | ServedDrive] = {"drive": self.drive}
+        parts |= {f"source{place}": each for place, each in enumerate(self.sources)}
         if self._without_training is not None:
             self._without_training.advance(self.now_ns)
             self._without_training.take_figures()
