@@ -21,8 +21,6 @@ CHUNK = 4096
 """Commands that are drawn together."""
 LEAST_IOPS = 1e-5
 """About one a day: gaps that nanoseconds of 64 bits hold, all of those drawn together."""
-TURNAROUND_NS = 10_000
-"""From the end of a command to the next one of the same place in the queue; assumed, for interrupt and system call."""
 # Relative rate of each hour of a day.
 DIURNAL = (3, 2, 2, 2, 2, 3, 5, 8, 12, 15, 16, 16, 15, 15, 16, 16, 15, 13, 11, 10, 9, 8, 6, 4)
 _LN2 = 0.6931471805599453

@@ -9,9 +9,11 @@ import numpy as np
 from csd_emu.perfmodel.flash.flash_drive import FOREVER, commands_table
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, take
-from csd_emu.perfmodel.host_load import TURNAROUND_NS, HostLoad, LoadGenerator
+from csd_emu.perfmodel.host_load import HostLoad, LoadGenerator
 
 NOT_BEGUN = -1
+POLL_NS = 100_000
+"""At multiples of which a host looks for commands of a queue depth that have ended, and has others follow: assumed."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class LoadSource:
         """Have commands of a queue depth follow those of it that ended."""
         own = np.isin(ended["number"], self.flying)
         self.flying = np.setdiff1d(self.flying, ended["number"][own])
-        self.due_ns = np.concatenate([self.due_ns, ended["finish_ns"][own] + TURNAROUND_NS])
+        self.due_ns = np.concatenate([self.due_ns, (ended["finish_ns"][own] // POLL_NS + 1) * POLL_NS])
 
     def state(self) -> dict[str, Integers]:
         """Return all that changes, for `restore`."""

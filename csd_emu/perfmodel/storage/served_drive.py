@@ -14,9 +14,8 @@ import numpy as np
 from csd_emu.perfmodel.flash.flash_drive import FOREVER, FlashDrive, commands_table
 from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns, join, take
-from csd_emu.perfmodel.host_load import TURNAROUND_NS
 from csd_emu.perfmodel.storage.latency_histogram import BINS, LatencyHistogram
-from csd_emu.perfmodel.storage.load_source import LoadSource, ScheduledLoad
+from csd_emu.perfmodel.storage.load_source import POLL_NS, LoadSource, ScheduledLoad
 from csd_emu.perfmodel.storage.read_throttle import ReadThrottle
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 
@@ -201,11 +200,9 @@ class ServedDrive:
 
     def _window_end(self, wanted_ns: int) -> int:
         """Return the end of the next window, at most `wanted_ns`: within a second, and as short as others need it."""
-        now, flash = self.now_ns, self.drive.flash
+        now = self.now_ns
         ends = [wanted_ns, (now // SECOND + 1) * SECOND]
-        # No command can end earlier, and be followed.
-        soonest = now + flash.command_ns + flash.read_ns + flash.transfer_ns + TURNAROUND_NS
-        ends += [soonest for each in self.sources if each.is_in_progress]
+        ends += [(now // POLL_NS + 1) * POLL_NS for each in self.sources if each.is_in_progress]
         if self.throttle is not None:
             ends.append((now // self.throttle.interval_ns + 1) * self.throttle.interval_ns)
         return max(min(ends), now + 1)
@@ -275,12 +272,12 @@ class ServedDrive:
         Raises:
             DataError: the state is not one of this drive.
         """
-        for place, source in enumerate(self.sources):
-            source.restore(_part(state, f"source{place}"))
         if alone := _part(state, "alone"):
             self._without_training = copy.deepcopy(self)
             self._without_training.throttle = None
             self._without_training.restore(alone)
+        for place, source in enumerate(self.sources):
+            source.restore(_part(state, f"source{place}"))
         self.drive.restore(_part(state, "drive"))
         (self._second, *kept), counts = state["seconds"].tolist(), state["counts"]
         self._pages, self._unseen = state["pages"].copy(), state["unseen"].copy()

@@ -13,9 +13,9 @@ from csd_emu.perfmodel.flash.flash_drive import FAIR, HOST_FIRST, FlashDrive, co
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
-from csd_emu.perfmodel.host_load import TURNAROUND_NS, HostLoad
+from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
-from csd_emu.perfmodel.storage.load_source import ScheduledLoad
+from csd_emu.perfmodel.storage.load_source import POLL_NS, ScheduledLoad
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from firmware_agent.common.errors import DataError
 
@@ -36,7 +36,7 @@ def serve(*loads: ScheduledLoad, policy: str = FAIR, drive: type[FlashDrive] = F
 @settings(max_examples=6)
 @given(cuts=st.lists(st.integers(1, 2 * SECOND), max_size=6), load=st.sampled_from([MIXED, QUEUED]))
 def test_what_the_host_sees_is_the_same_for_windows_of_any_sizes(cuts: list[int], load: HostLoad) -> None:
-    scheduled = ScheduledLoad(load, end_seconds=0.004 if load.queue_depth else 1.2)
+    scheduled = ScheduledLoad(load, end_seconds=0.03 if load.queue_depth else 1.2)
     whole, parts = serve(scheduled), serve(scheduled)
     whole.advance(2 * SECOND)
     for cut in [*sorted(cuts), 2 * SECOND]:
@@ -64,19 +64,19 @@ class Recording(FlashDrive):
 
 
 def test_a_load_with_a_queue_depth_keeps_it() -> None:
-    served = serve(ScheduledLoad(QUEUED, end_seconds=0.005), policy=HOST_FIRST, drive=Recording)
+    served = serve(ScheduledLoad(QUEUED, end_seconds=0.03), policy=HOST_FIRST, drive=Recording)
     served.advance(SECOND)
     ended = served.drive.ended  # type: ignore[attr-defined]
     order = np.argsort(np.concatenate([each["number"] for each in ended]))
     begins, ends = (np.concatenate([each[name] for each in ended])[order] for name in ("arrival_ns", "finish_ns"))
     assert begins[:4].tolist() == [0] * 4
     # Each command follows the end of another one: of the k-th end, the command k + 4.
-    followed = np.sort(ends + TURNAROUND_NS)
-    assert begins[4:].tolist() == followed[followed < SECOND // 200].tolist()
+    followed = np.sort((ends // POLL_NS + 1) * POLL_NS)
+    assert begins[4:].tolist() == followed[followed < 30_000_000].tolist()
 
 
 def test_training_and_the_host_cost_each_other() -> None:
-    heavy = ScheduledLoad(replace(MIXED, iops=6000.0))
+    heavy = ScheduledLoad(replace(MIXED, iops=9000.0, read_share=1.0))
     alone, loaded, undisturbed = serve(), serve(heavy), serve(heavy)
     now = 0
     ends = []
@@ -92,7 +92,7 @@ def test_training_and_the_host_cost_each_other() -> None:
     figures, others = loaded.take_figures(), undisturbed.take_figures()
     assert figures.p99_seconds > 1.1 * figures.alone_p99_seconds
     assert figures.alone_p99_seconds == others.p99_seconds
-    assert (figures.reads, figures.writes) == (others.reads, others.writes)
+    assert figures.reads == others.reads
 
 
 def test_loads_begin_and_end_with_seconds_and_steps() -> None:
@@ -110,8 +110,8 @@ def test_loads_begin_and_end_with_seconds_and_steps() -> None:
             drive.advance(step * SECOND // 8)
         drive.advance(SECOND // 2 * 3)
         counts.append(drive.take_figures().reads)
-    # Of 2000 a second for half a second, for two steps of an eighth each; two of a trace before its third second.
-    assert counts == [1000, 500, 3]
+    # Of 2000 a second for half a second, and for two steps of an eighth each, the first behind a gap; a whole trace.
+    assert counts == [999, 499, 3]
 
 
 class Fixed:
@@ -149,8 +149,8 @@ def test_a_drive_that_fills_up_refuses_writes_and_goes_on() -> None:
     drive.begin_step(0)
     drive.advance(SECOND)
     figures = drive.take_figures()
-    assert 0 < figures.failed_writes < figures.writes == 1500
-    assert drive.write(SECOND, 4096 * 100)[1]
+    assert 0 < figures.failed_writes < figures.writes
+    assert drive.write(SECOND, 4096 * 2 * PAGES)[1]
     assert not serve().write(0, 4096)[1]
 
 
