@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from csd_emu.perfmodel.flash.flash_drive import ENGINE_LIMIT, FlashDrive
+from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
 from csd_emu.perfmodel.storage.drive_service import DriveService
+from csd_emu.perfmodel.storage.latency_throttle import LatencyThrottle
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from csd_emu.profiles import get_profile
 from firmware_agent.common.slices import Array
@@ -24,17 +29,25 @@ def make_service(request: RunRequest) -> DriveService | None:
         return None
     devices, own = config.list_devices(), section.policy
     policy = (ENGINE_LIMIT, int(own.engine_limit)) if isinstance(own, EngineLimit) else (str(own), 0)
+    limit = None if section.protect is None else section.protect.p99
     loads = resolve_loads(section, devices, request.job.seed, request.job.mode)
     profiles, drives = {device.name: get_profile(device.profile) for device in devices}, {}
     for name, profile in profiles.items():
         flash = profile.flash_parameters
         pages = section.namespace_pages(flash)
         # A thin namespace begins empty: full, it had no room from the first write on.
-        mapping = PageMapping(flash, pages, filled=pages <= flash.dies * flash.usable_pages_per_die)
+        thin, engine_rate = pages > flash.dies * flash.usable_pages_per_die, profile.flash_bytes_per_second.value
+        mapping = PageMapping(flash, pages, filled=False) if thin else copy.deepcopy(_in_service(flash, pages))
+        throttle = None if limit is None else LatencyThrottle(limit, engine_rate)
         drive = FlashDrive(flash, *policy, mapping)
-        drives[name] = ServedDrive(drive, loads[name], profile.flash_bytes_per_second.value)
+        drives[name] = ServedDrive(drive, loads[name], engine_rate, throttle, limit or math.inf)
     host = get_profile(config.host.profile)
     return DriveService(ArrayStorage(drives), profiles, host, section.on_full == "stop")
+
+
+@lru_cache(maxsize=4)  # it takes a second or so, and equal drives begin alike
+def _in_service(flash: FlashParameters, pages: int) -> PageMapping:
+    return PageMapping(flash, pages).age(0)
 
 
 def write_own(
