@@ -35,9 +35,9 @@ def make_service(request: RunRequest) -> DriveService | None:
     for name, profile in profiles.items():
         flash = profile.flash_parameters
         pages = section.namespace_pages(flash)
-        # A thin namespace begins empty: full, it had no room from the first write on.
-        thin, engine_rate = pages > flash.dies * flash.usable_pages_per_die, profile.flash_bytes_per_second.value
-        mapping = PageMapping(flash, pages, filled=False) if thin else copy.deepcopy(_in_service(flash, pages))
+        # A larger one begins empty: full, it would leave collection too little room from the first write on.
+        large, engine_rate = pages > flash.namespace_pages, profile.flash_bytes_per_second.value
+        mapping = PageMapping(flash, pages, filled=False) if large else copy.deepcopy(_in_service(flash, pages))
         throttle = None if limit is None else LatencyThrottle(limit, engine_rate)
         drive = FlashDrive(flash, *policy, mapping)
         drives[name] = ServedDrive(drive, loads[name], engine_rate, throttle, limit or math.inf)
