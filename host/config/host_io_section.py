@@ -82,11 +82,11 @@ class LoadSection(Config):
     def rules(self) -> Mapping[str, object]:
         """Return the rules of loads."""
         rates = [each for each in (self.trace, self.iops, self.queue_depth) if each is not None]
-        usual = LoadSection.model_construct()
+        usual = LoadSection.model_validate({"iops": 1.0}) if self.trace is not None else self
         changed = [key for key in _OF_LOADS if getattr(self, key) != getattr(usual, key)]
         return {
             "write one of trace, iops and queue_depth": len(rates) != 1,
-            f"{', '.join(changed)}: a trace says that itself; leave it out": self.trace is not None and changed,
+            f"{', '.join(changed)}: a trace says that itself; leave it out": bool(changed),
             "devices: name one or more, or all": self.devices == [],
             "end must be later than begin": self.begin and self.end and not self.end.is_behind(self.begin),
             "block must be a whole number of bytes, at least 1 B": self.block < 1 or self.block != int(self.block),
