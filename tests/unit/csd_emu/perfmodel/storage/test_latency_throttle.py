@@ -89,5 +89,5 @@ def test_seconds_keep_the_limit_if_the_host_alone_does(
 
 @pytest.mark.parametrize(("limit", "most"), [(0.0, 1e8), (-1.0, 1e8), (0.002, 0.0), (0.002, float("inf"))])
 def test_impossible_figures_are_refused(limit: float, most: float) -> None:
-    with pytest.raises(ConfigurationError, match="protect: .*p99"):
+    with pytest.raises(ConfigurationError, match=r"protect: .*p99"):
         LatencyThrottle(limit, most)
