@@ -18,6 +18,7 @@ parts cross in as many turns; they are composed as one.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
@@ -222,6 +223,30 @@ def shift(spans: Iterable[Span], seconds: float) -> tuple[Span, ...]:
         Span(span.device, span.phase, span.start_seconds + seconds, span.end_seconds + seconds, span.bytes)
         for span in spans
     )
+
+
+def cut(spans: Iterable[Span], end_seconds: float) -> list[Span]:
+    """Return what of the spans lies before `end_seconds`; of a span that is cut, its share of the bytes."""
+    return [
+        _shortened(span, end_seconds)
+        for span in spans
+        if span.start_seconds < end_seconds or span.end_seconds <= end_seconds
+    ]
+
+
+def _shortened(span: Span, end_seconds: float) -> Span:
+    if span.end_seconds <= end_seconds:
+        return span
+    share = (end_seconds - span.start_seconds) / span.seconds
+    return replace(span, end_seconds=end_seconds, bytes=round(span.bytes * share))
+
+
+def by_device(spans: Iterable[Span]) -> defaultdict[str, list[Span]]:
+    """Return device -> its spans, in their order."""
+    grouped: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        grouped[span.device].append(span)
+    return grouped
 
 
 def _column(activities: Sequence[Activity], name: str) -> Floats:

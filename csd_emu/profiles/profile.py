@@ -14,6 +14,7 @@ import msgspec
 
 from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.profiles.core_sharing import SERIAL_SHARES, phase_gain
+from csd_emu.profiles.flash_geometry import FlashParameters
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
@@ -134,6 +135,8 @@ class Profile:
         chassis_watts: of a host, fans, board and supply losses; None for a drive.
         core: parameters of the core model that are not its defaults, by their names in
             `csd_emu.cycles.parameters.CoreParameters`; clock and bandwidth of DRAM are the figures above.
+        flash: parameters of the flash model that are not its defaults, by their names in `FlashParameters`; its link is
+            `nvme_bytes_per_second`.
         band_end: end of their bands at which all figures stand (see `at`); None for the figures themselves.
     """
 
@@ -154,6 +157,7 @@ class Profile:
     chassis_watts: Sourced | None = None
     dram_bytes_per_second: Sourced | None = None
     core: Mapping[str, Sourced] = field(default_factory=dict)
+    flash: Mapping[str, Sourced] = field(default_factory=dict)
     band_end: End | None = None
 
     @property
@@ -170,6 +174,16 @@ class Profile:
         own = {"clock_megahertz": self.clock_hertz, "dram_megabytes_per_second": self.dram_bytes_per_second}
         figures = {name: round(figure.value / 1e6) for name, figure in own.items() if figure is not None}
         return CoreParameters(**figures | {name: round(figure.value) for name, figure in self.core.items()})
+
+    @property
+    def flash_parameters(self) -> FlashParameters:
+        """The drive's flash, as it serves reads and writes of the host.
+
+        Raises:
+            ConfigurationError: the geometry is impossible.
+        """
+        own: Any = {name: figure.value for name, figure in self.flash.items()}
+        return FlashParameters(link_bytes_per_second=round(self.nvme_bytes_per_second.value), **own)
 
     def scale(self, phase: str) -> float:
         """Return what the reference core's seconds of `phase` are multiplied by to become this drive's."""
@@ -233,7 +247,8 @@ class Profile:
             for each in fields(section) if section is not None else ():
                 if isinstance(figure := getattr(section, each.name), Sourced):
                     yield prefix + each.name, figure
-        yield from ((f"core.{name}", figure) for name, figure in self.core.items())
+        named = {"core": self.core, "flash": self.flash}
+        yield from ((f"{key}.{name}", each) for key, section in named.items() for name, each in section.items())
 
 
 def _moved(section: Any, end: End) -> Any:
@@ -257,6 +272,7 @@ _UNITS = {
     "_bytes": "B",
     "_kibibytes": "KiB",
     "_nanoseconds": "ns",
+    "_ns": "ns",
     "_seconds": "s",
     "_watts": "W",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, create_model
 
 from csd_emu.cycles.parameters import RANGES
+from csd_emu.profiles.flash_geometry import FlashParameters
 from csd_emu.profiles.profile import FigureBand, HostRatio, Power, Profile, Sourced
 from csd_emu.util.config_files import Config, load_config
 from csd_emu.util.paths import Paths
@@ -65,6 +67,7 @@ _POWER = {
     "link_energy": _Entry("link_joules_per_byte", JOULES_PER_BYTE, "0.1 nJ/B", may_be_low=True),
 }
 _RATIO = {f"ratio_{part}": _Entry(part, _NUMBER, "15") for part in ("low", "middle", "high")}
+_PLAIN = _Entry("", _NUMBER, "1", may_be_low=True)
 _CHASSIS = {"chassis_power": _Entry("chassis_watts", WATTS, "100 W", may_be_low=True)}
 
 
@@ -94,6 +97,14 @@ class CoreFigure(Config):
     source: _Source
 
 
+class FlashFigure(Config):
+    """A parameter of the flash model in a profile file: whole, but for a share, and in the unit of its name."""
+
+    value: int | float
+    source: _Source
+    band: BandSection | None = None
+
+
 class _Head(Config):
     """What a profile file says beside its figures."""
 
@@ -109,6 +120,11 @@ _CORE: Any = {
 }
 CoreSection = create_model("CoreSection", __base__=Config, **_CORE)
 _KEYS["core"] = CoreSection | None, None
+_FLASH: Any = {
+    each.name: (FlashFigure | None, None) for each in fields(FlashParameters) if each.name != "link_bytes_per_second"
+}
+FlashSection = create_model("FlashSection", __base__=Config, **_FLASH)
+_KEYS["flash"] = FlashSection | None, None
 # An absent key is the base's; without a base all of a drive must be there.
 ProfileFile = create_model("ProfileFile", __base__=_Head, **_KEYS)
 
@@ -136,7 +152,7 @@ def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple
             f"{path}: kind: {name!r} cannot be a {kind}, for its base {file.base!r} is a {base.kind}"
         )
     reader = _Reader(path, file)
-    reader.refuse(*((["core"], "drive") if kind == "host" else (_RATIO | _CHASSIS, "host")))
+    reader.refuse(*((["core", "flash"], "drive") if kind == "host" else (_RATIO | _CHASSIS, "host")))
     profile = Profile(
         name=name,
         kind=kind,
@@ -144,13 +160,18 @@ def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple
         power=Power(**reader.section(_POWER, base and base.power)),
         ratio=HostRatio(**reader.section(_RATIO, base and base.ratio)) if kind == "host" else None,
         chassis_watts=reader.section(_CHASSIS, base)["chassis_watts"] if kind == "host" else None,
-        core=reader.core(base),
+        core=reader.parameters("core", base),
+        flash=reader.parameters("flash", base),
     )
-    if profile.core:
-        try:
+    try:
+        if profile.core:
             _ = profile.core_parameters
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: core: {error}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: core: {error}") from error
+    try:
+        _ = profile.flash_parameters
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
     if profile.ratio and not profile.ratio.low.value <= profile.ratio.middle.value <= profile.ratio.high.value:
         raise ConfigurationError(f"{path}: ratio_middle: must lie between ratio_low and ratio_high")
     return profile
@@ -166,14 +187,14 @@ class _Reader:
         """Return attribute -> figure for each of the `entries`, from the file or else from `base`; None for none."""
         return {entry.attribute: self._figure(key, entry, base) for key, entry in entries.items()}
 
-    def core(self, base: Profile | None) -> dict[str, Sourced]:
-        """Return the parameters of the core that the file names, and those of `base` that it does not."""
+    def parameters(self, section: Literal["core", "flash"], base: Profile | None) -> dict[str, Sourced]:
+        """Return the parameters of a model that the file names, and those of `base` that it does not."""
         own = {
-            name: Sourced(figure.value, figure.source)
-            for name, figure in getattr(self._file, "core", None) or ()
+            name: Sourced(figure.value, figure.source, self._band(f"{section}.{name}", figure, figure.value, _PLAIN))
+            for name, figure in getattr(self._file, section) or ()
             if figure is not None
         }
-        return {**(base.core if base is not None else {}), **own}
+        return {**(getattr(base, section) if base is not None else {}), **own}
 
     def refuse(self, keys: Iterable[str], kind: str) -> None:
         """Raise if the file has one of the `keys`, which are of another `kind` of profile."""
@@ -184,17 +205,20 @@ class _Reader:
     def _figure(self, key: str, entry: _Entry, base: object) -> Sourced | None:
         written: ProfileFigure | None = getattr(self._file, key)
         if written is not None:
-            value, band = self._value(f"{key}.value", written.value, entry), None
-            if written.band is not None:
-                low, high = (self._value(f"{key}.band.{end}", getattr(written.band, end), entry) for end in _ENDS)
-                if not low <= value <= high:
-                    raise ConfigurationError(f"{self._path}: {key}.band: low, value and high must be in this order")
-                band = FigureBand(low, high, written.band.source)
-            return Sourced(value, written.source, band)
+            value = self._value(f"{key}.value", written.value, entry)
+            return Sourced(value, written.source, self._band(key, written, value, entry))
         inherited: Sourced | None = getattr(base, entry.attribute, None)
         if inherited is None and not entry.optional:
             raise ConfigurationError(f"{self._path}: {key}: is missing; add it, or name a base that has it")
         return inherited
+
+    def _band(self, key: str, figure: Config, value: float, entry: _Entry) -> FigureBand | None:
+        if (written := getattr(figure, "band", None)) is None:
+            return None
+        low, high = (self._value(f"{key}.band.{end}", getattr(written, end), entry) for end in _ENDS)
+        if not low <= value <= high:
+            raise ConfigurationError(f"{self._path}: {key}.band: low, value and high must be in this order")
+        return FigureBand(low, high, written.source)
 
     def _value(self, key: str, written: float | str, entry: _Entry) -> float:
         where = f"{self._path}: {key}"

@@ -17,6 +17,7 @@ from firmware_agent.common.errors import ConfigurationError, DataError
 from firmware_agent.common.frames.session_frames import Code, Job
 from firmware_agent.common.losses.objective import ObjectiveSpec
 from firmware_agent.common.shipped_code import ShippedCode
+from host.config.host_io_section import resolve_loads
 from host.config.job_file import JobConfig
 from host.config.plugins.kinds import AUGMENT, COLLATE, LOSS
 from host.config.plugins.plugin_loading import Plugin
@@ -172,9 +173,12 @@ def make_inputs(
 
     Raises:
         CalibrationError: the array's clock needs a table that is missing.
+        ConfigurationError: what the host asks of the drives is impossible.
         DataError: the records cannot be dealt out as the job says.
         ModelError: the model cannot be built, or does not take the data.
     """
+    if job.host_io is not None:
+        resolve_loads(job.host_io, config.list_devices(), job.seed, job.mode)
     objective = choose_objective(job, dataset, plugins)
     task = task_of(step_frame(job, spec, objective, plugins.optimizer), dataset)
     tables = config, spec, dataset.shape, store.of_task(task)

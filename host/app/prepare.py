@@ -19,6 +19,7 @@ from host.app.client_trial import try_client
 from host.app.drive_imports import check_imports
 from host.app.load_inputs import check_cut_loss, load_job_dataset, make_inputs
 from host.config.array_files import read_array
+from host.config.host_io_section import decisive_profiles
 from host.config.job_file import JobConfig, load_job
 from host.config.plugins.kinds import SPLIT_POLICY
 from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files, load_plugins
@@ -195,7 +196,7 @@ class RunRequest(JobInputs):
 
     def trajectory_sha256(self, config: ArrayConfig) -> str:
         """Return the same for the array `config`: this server's, or that of all servers."""
-        figures: list[Any] = [self.profiles, self.models]
+        figures: list[Any] = [decisive_profiles(self.profiles, self.job.host_io), self.models]
         figures += [self.cycles] if self.cycles else []
         figures += [self.host_table] if self.host_measured else []
         figures += [] if self.sync is None else [self.sync.batches]

@@ -19,6 +19,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import DeviceCodeFailed, DeviceError, UserCodeFailed
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.heap import set_aside
+from host.app.array_service import make_service, write_own
 from host.app.prepare import RunRequest
 from host.app.reviewed_training import first_cut, review_cut
 from host.app.round_table import RoundTable
@@ -94,7 +95,8 @@ class TrainingRun:
         """
         self._request, self._fleet, self._engine = request, fleet, engine
         self._recorder, self._failures, self._directory = recorder, failures, directory
-        self.accountant = make_accountant(request.config, request.models, overlap_of(request), request.cycles)
+        made = request.config, request.models, overlap_of(request), request.cycles
+        self.accountant = make_accountant(*made, make_service(request))
         time = self.accountant.time
         self._bands = make_round_bands(request.config, time)
         self.clock = "+".join(sorted({time.clock(name, s.hello.clock) for name, s in fleet.sessions().items()}))
@@ -182,17 +184,19 @@ class TrainingRun:
 
     async def _run_rounds(self, training: Training, quiet: bool) -> None:
         """Train to the end, and show and write down each round."""
-        recorder, meter = self._recorder, MachineMeter(RaplMeter.open())
-        clock, mode = name_clock(self.clock, self._request.config.core_model), self._request.job.mode
-        with RoundTable(clock, quiet, mode, self._request.evaluator.figures) as table:
+        request, recorder, meter = self._request, self._recorder, MachineMeter(RaplMeter.open())
+        clock, mode = name_clock(self.clock, request.config.core_model), request.job.mode
+        with RoundTable(clock, quiet, mode, request.evaluator.figures) as table:
             recorder.listeners.append(table)
             # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
             while not training.done and not (self._over() and recorder.last_round):
                 self._failures.round = 1 + recorder.last_round
+                write_own(request, self.accountant, recorder.last_round, training.weights, recorder.add_event)
                 record = self._bands.add_to(meter.metered(await training.run_round()))
                 if self._counter is not None:
                     record = structs.replace(record, sampling=self._counter.steps.record())
                 await recorder.add_round(record, training, last=self._over())
+                self.accountant.service.check_full()
 
     def _make_training(
         self,

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
 from csd_emu.util.config_files import Config, RegisteredName, Seconds, ShortForm, load_mapping, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
 from host.config.communication_section import CommunicationKey, CommunicationSection
+from host.config.host_io_section import HostIoSection
 from host.config.optimizer_key import AnyOptimiser, NamedOptimiser, OptimizerKey
 from host.config.overrides import NO_KEYS, override
 from host.config.participation import Participation
@@ -166,6 +167,7 @@ class JobConfig(Config):
         placement: of synchronous jobs: which layers the host has: ``none``, ``auto`` (those where a step is predicted
             to be shortest), ``relieve_wire`` (late ones, heavy on the wire), or those from a layer of this name on.
         planner: of synchronous jobs: which devices train is chosen in the first steps; without it all do.
+        host_io: what the host reads and writes on the drives while they train; without it nothing.
         strategy: how the host makes new weights of the devices': a built-in name such as ``fedavg`` or
             ``trimmed_mean`` (see docs/training.md), or one of the user's own (see docs/extending.md).
         client: what a drive does in a round in place of local training: a function of the user's own (see
@@ -181,8 +183,7 @@ class JobConfig(Config):
             function of the user's own. None: it stays.
         clip_norm: the norm of a step's gradient is cut to this. None: it is not, or as `sync.clip_norm` says.
         precision: in which drives compute. None: as `sync.precision` says, which is single precision by default.
-        initial_weights: file of the weights that training starts from, ``.safetensors`` or a torch state dict. None:
-            those that the model has when it is built.
+        initial_weights: file of the first weights, ``.safetensors`` or a torch state dict. None: the model's as built.
         freeze: patterns of names of parameters that are not trained, such as ``conv1.*``.
         seed: of everything random.
         track: experiment trackers that are told of its runs: ``tensorboard``, ``mlflow``, ``csv``, ``parquet``, or the
@@ -190,8 +191,7 @@ class JobConfig(Config):
         name: of its runs, by which their directories are called; else the job file's.
         checkpoint: how often a run writes down what it needs to be resumed.
         target: optional; without it a run succeeds when its rounds are done.
-        watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
-            emulation is slow.
+        watchdog: wall time after which a device that has not returned its round counts as dead; emulation is slow.
         on_failure: what comes of a failure of the user's code in a drive: the run ends at once (``stop``), or goes on
             while enough drives are left (``continue``); it has failed either way.
     """
@@ -237,6 +237,7 @@ class JobConfig(Config):
         json_schema_extra=lambda schema: schema.update(examples=list(SPLIT_POLICY.names)),
     )
     planner: PlannerSection | None = None
+    host_io: HostIoSection | None = None
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
     client: ClientSection | None = None
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]
@@ -343,6 +344,8 @@ def _checked(content: dict[str, Any], where: str | Path, folder: Path) -> JobCon
     job = parse_config(content, JobConfig, where)
     if (source := make_absolute(job.data.source, folder)) != job.data.source:
         job = job.model_copy(update={"data": job.data.model_copy(update={"source": source})})
+    if job.host_io is not None:
+        job = job.model_copy(update={"host_io": job.host_io.at(folder)})
     if job.initial_weights is not None:
         job = job.model_copy(update={"initial_weights": str((folder / job.initial_weights).absolute())})
     if ":" in (stepper := job.sync.optimiser).name:  # a class of the user's own has one place

@@ -263,6 +263,7 @@ def fit_job(job: JobConfig) -> JobConfig:
         "sync.batch_norm: synchronised: statistics are exchanged within a server; use device or frozen": (
             job.sync.batch_norm == "synchronised"
         ),
+        "host_io: drives of one server serve its host; leave it out": job.host_io is not None,
         "communication.overlap: a step's weights are there when all servers have returned; leave it out": (
             job.communication.overlap is True
         ),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -32,6 +32,8 @@ MEASURED_HOST = (
     "the host's seconds are modelled by its own calibration table, and not by its profile's ratio: a report "
     "does not compare it with a host alone"
 )
+# Of DRAM's bandwidth, that traffic of the host leaves to the cores; assumed, of a controller that serves both by turns.
+LEAST_DRAM_SHARE = 0.25
 # A competing task's weight is given against this one of the trainer.
 TRAINER_WEIGHT = 100
 
@@ -192,6 +194,9 @@ class DeviceTime:
         """
         self._profiles, self._models, self._cycles, self._sampled = profiles, models, cycles, sampled
         self._competitors: dict[str, int] = {}
+        self._traffic: dict[str, float] = {}
+        # Device -> what its seconds of the last pass were multiplied by for that traffic.
+        self.growths: dict[str, float] = {}
 
     def at(self, end: End) -> DeviceTime:
         """Return the same, with the same competitors, with all profiles at one end of their bands."""
@@ -201,7 +206,7 @@ class DeviceTime:
             {device: cycles.at(end) for device, cycles in self._cycles.items()},
             self._sampled,
         )
-        there._competitors = self._competitors
+        there._competitors, there._traffic = self._competitors, self._traffic
         return there
 
     def change_models(self, other: DeviceTime) -> None:
@@ -228,6 +233,10 @@ class DeviceTime:
         """Return the cgroup weight of the task that was noted to compete with the trainer; 0 for none."""
         return self._competitors.get(device, 0)
 
+    def set_traffic(self, traffic: Mapping[str, float]) -> None:
+        """Note, device -> bytes per second, what else moves through its DRAM."""
+        self._traffic.update(traffic)
+
     def seconds(
         self, device: str, hello_clock: str, measured: PhaseSeconds, batches: Mapping[int, int]
     ) -> PhaseSeconds:
@@ -239,15 +248,34 @@ class DeviceTime:
             measured: what the stopwatch saw, or a sampler counted, seconds per phase.
             batches: batch size -> number of steps of that size.
         """
-        clock = self.clock(device, hello_clock)
+        clock, own = self.clock(device, hello_clock), (self._models.get(device), self._cycles.get(device))
+        alone = self._seconds(device, clock, measured, batches, *own)
+        if not (traffic := self._traffic.get(device)):
+            return alone
+        beside = (each if each is None else beside_traffic(each, traffic) for each in own)
+        seconds = self._seconds(device, clock, measured, batches, *beside)
+        self.growths[device] = growth(seconds.total, alone.total)
+        return seconds
+
+    def _seconds(
+        self, device: str, clock: str, measured: PhaseSeconds, batches: Mapping[int, int], *own: Any
+    ) -> PhaseSeconds:
+        model, cycles = own
         if clock == MODELLED:
             share = (TRAINER_WEIGHT + self.competitor(device)) / TRAINER_WEIGHT
-            return pass_seconds(self._models[device], batches, share)
+            return pass_seconds(model, batches, share)
         if clock == WALL:
             return measured
-        cycles = self._cycles.get(device)
         profile = self._profiles[device]
         return profile.device_seconds(measured) if cycles is None else cycles.device_seconds(measured, batches)
+
+
+def beside_traffic(model: StepModel | CountedCycles, bytes_per_second: float) -> StepModel | CountedCycles:
+    """Return a model of which the cores share DRAM with so much more; one of instructions alone is the same."""
+    if not isinstance(model, TableModel | CycleModel) or (bus := model.profile.dram_bytes_per_second) is None:
+        return model
+    left = replace(bus, value=max(bus.value - bytes_per_second, LEAST_DRAM_SHARE * bus.value))
+    return replace(model, profile=replace(model.profile, dram_bytes_per_second=left))
 
 
 def batch_counts(samples: int, epochs: int, batch_size: int) -> dict[int, int]:

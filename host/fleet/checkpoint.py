@@ -82,7 +82,18 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         excluded["communication"] = True
     elif job.communication.predictor == "model":
         excluded["communication"] = {"predictor"}
-    later = ("loss", "client", "optimizer", "schedule", "clip_norm", "precision", "freeze", "collate", "augment")
+    later = (
+        "loss",
+        "client",
+        "optimizer",
+        "schedule",
+        "clip_norm",
+        "precision",
+        "freeze",
+        "collate",
+        "augment",
+        "host_io",
+    )
     excluded |= {key: True for key in later if not getattr(job, key)}
     unset = {key for key, value in job.data.partition if key != "dirichlet" and not value}
     excluded["data"] = {"partition": unset} | ({"input": True} if job.data.input is None else {})
@@ -157,8 +168,9 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
             "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, planner, ports, "
             "hypervisors, spread and memory may change)"
         )
-    parts, accuracy = split_tensors(tensors), number_or_nan(header.accuracy)
-    state = TrainingState(header.round, accuracy, header.array_seconds, *parts, header.progress)
+    (weights, strategy, service), accuracy = split_tensors(tensors), number_or_nan(header.accuracy)
+    told = header.round, accuracy, header.array_seconds
+    state = TrainingState(*told, weights, strategy, header.progress, service)
     return Checkpoint(state, header.wall_seconds)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -14,6 +14,8 @@ from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
 from csd_emu.perfmodel.overlap.layer_work import DriveTransfers
 from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer, OverlappedStep
 from csd_emu.perfmodel.power import MEASURED, add_up, device_energy, host_energy, sum_energy
+from csd_emu.perfmodel.storage.array_storage import ArrayStorage
+from csd_emu.perfmodel.storage.drive_service import DriveService
 from csd_emu.perfmodel.timeline import (
     AGGREGATE,
     READ,
@@ -24,8 +26,10 @@ from csd_emu.perfmodel.timeline import (
     Crossed,
     Link,
     Span,
+    by_device,
     compose,
     compose_cut,
+    cut,
     shift,
 )
 from csd_emu.profiles import Profile, get_profile
@@ -33,6 +37,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.slices import Array
 from host.core.device_time import (
     WALL,
     CountedCycles,
@@ -93,6 +98,7 @@ class StepAccount:
         spans: who did what when, in the array's time.
         energy_joules: of the host and of drives that returned nothing, per component.
         transfers: of each drive, for a tuner of them; none if none wants to know.
+        waits: drive -> seconds that its reads took longer for what the host asked of it.
     """
 
     devices: list[DeviceRound]
@@ -101,6 +107,7 @@ class StepAccount:
     spans: list[Span]
     energy_joules: dict[str, dict[str, float]]
     transfers: tuple[DriveTransfers, ...] = ()
+    waits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,7 @@ class Accountant:
         host: Profile,
         link: Link,
         overlap: OverlapComposer | None = None,
+        service: DriveService | None = None,
     ) -> None:
         """Begin at array time 0.
 
@@ -150,8 +158,9 @@ class Accountant:
             host: the server's figures.
             link: between host and drives.
             overlap: composes steps whose exchange overlaps what drives compute; None if no step's does.
+            service: the drives as they serve their host; None if nobody asks anything of them.
         """
-        self.time = time
+        self.time, self.service = time, service or DriveService(ArrayStorage({}), {}, host)
         self.array_seconds = self._start_seconds = 0.0
         # Names of drives that are switched off as of now: they draw nothing.
         self.powered_off: Callable[[], Collection[str]] = tuple
@@ -162,6 +171,15 @@ class Accountant:
         """Compose from now on what `other` composes: steps of the same array with the model cut elsewhere."""
         self.time.change_models(other.time)
         self._overlap = other._overlap
+
+    def begin_step(self, number: int) -> None:
+        """Begin the step, or the federated round, that is accounted next."""
+        self.time.set_traffic(self.service.begin_step(number))
+
+    def restore(self, array_seconds: float, service: Mapping[str, Array]) -> None:
+        """Go on at a moment of the array's time, with what drives do for their host."""
+        self.array_seconds = array_seconds
+        self.service.restore(dict(service))
 
     def account(
         self,
@@ -184,17 +202,18 @@ class Accountant:
             seconds = late.ends(composed.finish_seconds)
         if names and late.deadline_seconds is not None:
             seconds = late.deadline_seconds
-        spans = _cut(composed.spans, seconds) if names else list(composed.spans)
+        spans = cut(composed.spans, seconds) if names else list(composed.spans)
         if host_seconds:
             spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
             seconds += host_seconds
         for part in map(self._device, beside):
             parts.append(part)
             names.add(part.device)
-            spans += _cut(compose([self._activity(part)], self._link).spans, seconds)
-        own = _by_device(spans)
+            spans += cut(compose([self._activity(part)], self._link).spans, seconds)
+        own = by_device(spans)
         self._start_seconds = start_seconds = self.array_seconds
         self.array_seconds += seconds
+        self.service.end(seconds, self.array_seconds)
         return StepAccount(
             devices=[self._finished(part, own[part.device], seconds, part.device in names) for part in parts],
             array_seconds=seconds,
@@ -202,6 +221,7 @@ class Accountant:
             spans=list(shift(spans, start_seconds)),
             energy_joules=self._others(parts, own, seconds),
             transfers=composed.transfers if isinstance(composed, OverlappedStep) else (),
+            waits=self.service.waits,
         )
 
     def _compose(
@@ -214,20 +234,22 @@ class Accountant:
     ) -> tuple[Composed, float]:
         """Return what devices did when, and the host's seconds that are not in that.
 
-        A step with settings of its own for `sending` is composed as `csd_emu.perfmodel.overlap.overlapped_step` says,
-        if it can be: the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for
-        what is known only at a step's end lets no next step begin before it. Any other step of a model that is cut,
-        where `crossed` is what crossed, is composed by `csd_emu.perfmodel.timeline`.
+        A step with settings of its own for `sending` is composed by `csd_emu.perfmodel.overlap.overlapped_step`, if the
+        accountant has what that takes, a drive takes part, and nobody can turn out to be late. Any other step of a
+        model that is cut, where `crossed` is what crossed, is composed by `csd_emu.perfmodel.timeline`.
         """
         activities = [self._activity(part) for part in (_as_ended(parts, late.ended) if late.ended else parts)]
         drives = {part.device for part in parts} - {HOST}
         in_time = late.deadline_seconds is None and not late.devices
         whole = crossed is None or crossed.is_of(drives)
-        if self._overlap is not None and sending is not None and drives and in_time and whole:
-            return self._overlap.compose(activities, self._link, sending, host_seconds, crossed), 0.0
+        overlap = self._overlap if sending is not None and drives and in_time and whole else None
+        told = self.array_seconds, self.time.growths, overlap is not None
+        activities, link = self.service.load(activities, self._link, *told)
+        if overlap is not None and sending is not None:
+            return overlap.compose(activities, link, sending, host_seconds, crossed), 0.0
         if crossed is not None:
-            return compose_cut(activities, self._link, crossed), host_seconds
-        return compose(activities, self._link), host_seconds
+            return compose_cut(activities, link, crossed), host_seconds
+        return compose(activities, link), host_seconds
 
     def extend(self, accounted: StepAccount, seconds: float, reduce_seconds: float) -> StepAccount:
         """Return the step accounted last as one of so many `seconds`, for it waits for other servers.
@@ -354,34 +376,12 @@ def _as_ended(parts: Iterable[DeviceRound], seconds: Mapping[str, PhaseSeconds])
     return [msgspec.structs.replace(part, device_seconds=seconds[part.device]) for part in parts]
 
 
-def _cut(spans: Iterable[Span], end_seconds: float) -> list[Span]:
-    """Return what of the spans lies before `end_seconds`; of a span that is cut, its share of the bytes."""
-    return [
-        _shortened(span, end_seconds)
-        for span in spans
-        if span.start_seconds < end_seconds or span.end_seconds <= end_seconds
-    ]
-
-
-def _shortened(span: Span, end_seconds: float) -> Span:
-    if span.end_seconds <= end_seconds:
-        return span
-    share = (end_seconds - span.start_seconds) / span.seconds
-    return replace(span, end_seconds=end_seconds, bytes=round(span.bytes * share))
-
-
-def _by_device(spans: Iterable[Span]) -> defaultdict[str, list[Span]]:
-    grouped: defaultdict[str, list[Span]] = defaultdict(list)
-    for span in spans:
-        grouped[span.device].append(span)
-    return grouped
-
-
 def make_accountant(
     config: ArrayConfig,
     models: Mapping[str, StepModel] | None = None,
     overlap: OverlapComposer | None = None,
     cycles: Mapping[str, CountedCycles] | None = None,
+    service: DriveService | None = None,
 ) -> Accountant:
     """Return what composes the time and energy of a run.
 
@@ -390,8 +390,9 @@ def make_accountant(
         models: device -> what its steps cost, for devices without a counted clock (see `find_models`).
         overlap: see `Accountant`.
         cycles: device -> what turns its counted seconds into those of cycles (see `find_cycles`).
+        service: see `Accountant`.
     """
     profiles = {device.name: get_profile(device.profile) for device in config.list_nodes()}
     host = get_profile(config.host.profile)
     time = DeviceTime(profiles, models or {}, cycles or {}, config.sampled)
-    return Accountant(time, profiles, host, link_of(config.link, host), overlap)
+    return Accountant(time, profiles, host, link_of(config.link, host), overlap, service)

@@ -26,7 +26,7 @@ from host.training.round_exchange import RoundExchange, Visited
 from host.training.rounds.round_answer import RoundAnswer
 from host.training.rounds.strategy_rounds import StrategyRounds, flatten_states, make_contribution, split_states
 from host.training.sampling.step_counter import StepCounter
-from host.training.training_protocol import is_done, round_totals
+from host.training.training_protocol import is_done, round_totals, with_service
 
 
 class FederatedTraining:
@@ -99,7 +99,8 @@ class FederatedTraining:
         if (directions := self._strategy.directions) is not None:
             progress["directions"] = directions.state()
         kept = self._strategy.strategy.state() | flatten_states(self._exchange.states)
-        return TrainingState(self._round, self._accuracy, seconds, self.weights, kept, progress)
+        service = self._accountant.service.state()
+        return TrainingState(self._round, self._accuracy, seconds, self.weights, kept, progress, service)
 
     def restore(self, state: TrainingState) -> None:
         """Go on from `state`.
@@ -116,7 +117,7 @@ class FederatedTraining:
         self._strategy.strategy.load_state(strategy)
         self._strategy.load_state(state.progress.get("drives", {}))
         self._round, self._accuracy, self._weights = state.round, state.accuracy, weights
-        self._accountant.array_seconds = state.array_seconds
+        self._accountant.restore(state.array_seconds, state.service)
         self._exchange.screen.load_state(state.progress.get("screen", {}))
         if self._strategy.directions is not None:
             self._strategy.directions.load_state(state.progress.get("directions", {}))
@@ -135,6 +136,7 @@ class FederatedTraining:
         start_seconds = self._accountant.array_seconds
         ends = getattr(self._strategy.strategy, "round_seconds", None)
         lateness = Lateness(None if job.straggler is None else job.straggler.deadline, ends=ends)
+        self._accountant.begin_step(number)
         accounted = self._accountant.account([answer.returned for answer in visited.answers], lateness)
         self._report_stragglers(number, accounted)
         contributions = self._contributions(visited.answers, accounted)
@@ -161,7 +163,7 @@ class FederatedTraining:
             start_seconds=start_seconds,
             wall_seconds=time.monotonic() - begin,
             array_seconds=accounted.array_seconds,
-            devices=accounted.devices,
+            devices=with_service(accounted.devices, self._accountant.service.take_figures()),
             spans=accounted.spans,
             energy_joules=accounted.energy_joules,
             lost=[device for device in self._devices if device in visited.asked and device not in returned],

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
 from host.core.records import DeviceRound, RoundRecord, in_time
@@ -62,3 +65,8 @@ def round_totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
         "records_per_device_second": samples / sum(seconds) if any(seconds) else 0.0,
         "slowest_device_seconds": max(seconds, default=0.0),
     }
+
+
+def with_service(parts: Sequence[DeviceRound], figures: Mapping[str, ServiceFigures]) -> list[DeviceRound]:
+    """Return the parts with what their drives did for their host."""
+    return [msgspec.structs.replace(part, service=figures.get(part.device)) for part in parts]

@@ -28,6 +28,7 @@ class TrainingState:
         weights: name -> array, the global weights.
         strategy: the strategy's, or optimiser's, own tensors.
         progress: where the run stands beside all that; what JSON can hold.
+        service: what drives do for their host; empty without `host_io`.
     """
 
     round: int
@@ -36,10 +37,11 @@ class TrainingState:
     weights: Mapping[str, Array]
     strategy: Mapping[str, Array]
     progress: Mapping[str, Any] = field(default_factory=dict)
+    service: Mapping[str, Array] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Array]:
-        """Return weights and the strategy's tensors under names that tell them apart: see `split_tensors`."""
-        parts = ((_WEIGHTS, self.weights), (_STRATEGY, self.strategy))
+        """Return all tensors under names that tell them apart: see `split_tensors`."""
+        parts = zip(_PARTS, (self.weights, self.strategy, self.service), strict=True)
         return {prefix + name: array for prefix, part in parts for name, array in part.items()}
 
     def weights_like(self, model: Mapping[str, Array]) -> dict[str, Array]:
@@ -73,7 +75,7 @@ def check_in_place(in_place: Mapping[str, str], progress: Mapping[str, Any]) -> 
 
 
 _LENGTH_BYTES = 8
-_WEIGHTS, _STRATEGY = "weights/", "strategy/"
+_PARTS = "weights/", "strategy/", "service/"
 
 
 def number_or_nan(number: float | None) -> float:
@@ -88,13 +90,11 @@ class _Header(msgspec.Struct, frozen=True):
     progress: dict[str, Any]
 
 
-def split_tensors(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the weights and the strategy's tensors that `TrainingState.tensors` gave."""
-    weights, strategy = (
-        {name.removeprefix(part): array for name, array in tensors.items() if name.startswith(part)}
-        for part in (_WEIGHTS, _STRATEGY)
+def split_tensors(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], ...]:
+    """Return the weights, the strategy's tensors and those of drives' service that `TrainingState.tensors` gave."""
+    return tuple(
+        {name.removeprefix(part): array for name, array in tensors.items() if name.startswith(part)} for part in _PARTS
     )
-    return weights, strategy
 
 
 def pack_state(state: TrainingState) -> bytes:
@@ -128,4 +128,5 @@ def unpack_state(content: bytes) -> TrainingState:
             f"another server's state cannot be read ({error}); do all run the same csd-emu?"
         ) from error
     accuracy = number_or_nan(header.accuracy)
-    return TrainingState(header.round, accuracy, header.array_seconds, *split_tensors(tensors), header.progress)
+    weights, strategy, service = split_tensors(tensors)
+    return TrainingState(header.round, accuracy, header.array_seconds, weights, strategy, header.progress, service)

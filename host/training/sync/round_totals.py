@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from csd_emu.perfmodel.power import sum_energy
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.perfmodel.timeline import Span
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.config.job_file import JobConfig
@@ -17,7 +18,7 @@ from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord
 from host.core.slice_record import TransferChange
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Retune
 from host.training.accounting import StepAccount
-from host.training.training_protocol import round_totals
+from host.training.training_protocol import round_totals, with_service
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,10 @@ class RoundTotals:
             self._guide.on_retune(told)
         return changed
 
-    def record(self, order: Sequence[str], **others: Any) -> RoundRecord:
-        """Return the round's record: what its steps say, and the `others` of its fields."""
+    def record(self, order: Sequence[str], figures: Mapping[str, ServiceFigures], **others: Any) -> RoundRecord:
+        """Return the round's record: what its steps say, drives' `figures`, and the `others` of its fields."""
         fields = self.fields(order)
+        fields["devices"] = with_service(fields["devices"], figures)
         totals, samples = round_totals(fields["devices"]), sum(step.samples for step in self.steps)
         totals["train_loss"] = sum(step.loss * step.samples for step in self.steps) / samples if samples else 0.0
         return RoundRecord(**others, **fields, **totals)

@@ -15,6 +15,7 @@ from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.device_time import gradient_seconds, micro_batch_counts
 from host.core.records import (
+    DeviceRound,
     DeviceStep,
     PlacementRecord,
     SendingRecord,
@@ -108,7 +109,8 @@ class StepResult:
     @property
     def observed(self) -> list[DevicePart]:
         """What each device computed, whether or not it counts, on all servers."""
-        return [DevicePart(part.device, part.samples, part.device_seconds.total) for part in self.accounted.devices]
+        accounted = self.accounted
+        return [DevicePart(part.device, part.samples, work_seconds(accounted, part)) for part in accounted.devices]
 
     @property
     def cost(self) -> StepCost:
@@ -155,6 +157,11 @@ def step_joules(accounted: StepAccount) -> dict[str, float]:
     """Return what each node drew in a step, in joules."""
     joules = node_joules(accounted.devices, accounted.energy_joules)
     return {node: sum(components.values()) for node, components in joules.items()}
+
+
+def work_seconds(accounted: StepAccount, part: DeviceRound) -> float:
+    """Return how long a device computed, and waited for flash that served its host."""
+    return part.device_seconds.total + accounted.waits.get(part.device, 0.0)
 
 
 def failed_outcomes(outcomes: Sequence[DeviceOutcome]) -> dict[str, CsdError]:
@@ -254,7 +261,7 @@ class StepAccounting:
             DeviceStep(
                 device=outcome.device,
                 batch_size=len(outcome.work.records),
-                compute_seconds=parts[outcome.device].device_seconds.total,
+                compute_seconds=work_seconds(report.accounted, parts[outcome.device]),
                 expected_seconds=self.expected_total(outcome),
                 weight=len(outcome.work.records) / total,
             )

@@ -246,5 +246,6 @@ class Stepper:
 
         part, accountant = step.part, self.accounting.accountant
         crossed = None if part is None else partial(part.crossed, own, accountant=accountant)
+        accountant.begin_step(step.number)
         report = self.accounting.report(own, beside, step.expected, step.sending, crossed)
         return await self.ending.end(self, step, report)

@@ -172,8 +172,8 @@ class SyncTraining:
         await asyncio.to_thread(self._divergence.check_weights, f"round {number}", self.weights)
         judged, noise = await self._judge(), self._stepper.screening.noise.records
         worth = {"accuracy": self._progress.accuracy, "test_loss": judged.loss, "metrics": judged.metrics}
-        worth |= {"wall_seconds": time.monotonic() - ledger.begin_seconds, "round": number}
-        return ledger.record(self._participants.nodes, gradient_noise_records=noise, **worth)
+        worth |= {"wall_seconds": time.monotonic() - ledger.begin_seconds, "gradient_noise_records": noise}
+        return ledger.record(self._participants.nodes, self._accountant.service.take_figures(), round=number, **worth)
 
     async def _judge(self) -> Judgement:
         """Go on to the next round, unless others have already, and return what the weights are worth."""
@@ -218,7 +218,7 @@ class SyncTraining:
             progress["turn"] = self._together.turn
         return TrainingState(
             *(self._progress.rounds, self._progress.accuracy, self._accountant.array_seconds),
-            *(self.weights, self._stepper.model.optimiser.state(), progress),
+            *(self.weights, self._stepper.model.optimiser.state(), progress, self._accountant.service.state()),
         )
 
     def restore(self, state: TrainingState) -> None:
@@ -235,7 +235,7 @@ class SyncTraining:
         for name, array in state.weights_like(self.weights).items():
             self.weights[name][...] = array
         self._stepper.model.optimiser.load_state(state.strategy)
-        self._accountant.array_seconds = state.array_seconds
+        self._accountant.restore(state.array_seconds, state.service)
 
     def _restore_progress(self, progress: Mapping[str, Any]) -> None:
         try:
@@ -396,5 +396,5 @@ class SyncTraining:
         """Write a step down."""
         told, possible = self._transfers.policy.told(sending), self._batches.tuner.possible_records_per_second()
         disturbed = self._disturbances.at(number)
-        self._tables.look_at_speeds([] if disturbed else result.devices)
+        self._tables.look_at_speeds([] if disturbed or result.accounted.waits else result.devices)
         self._ledger.add(result.record(number, possible, disturbed, told, wall_seconds), result.accounted)

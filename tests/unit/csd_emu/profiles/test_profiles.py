@@ -12,7 +12,7 @@ from csd_emu.config.array_file import DeviceGroup
 from csd_emu.cycles.parameters import CoreParameters
 from csd_emu.profiles import PARALLEL_PHASES, PROFILES, Profile, Sourced, get_profile, profile_files, user_profiles
 from csd_emu.profiles.core_sharing import phase_gain
-from csd_emu.profiles.profile import REFERENCE_HERTZ
+from csd_emu.profiles.profile import REFERENCE_HERTZ, FigureBand
 from csd_emu.profiles.profile_files import read_profile
 from firmware_agent.clock import PHASES
 from firmware_agent.common.errors import ConfigurationError
@@ -168,11 +168,12 @@ def test_newport_is_four_cores_of_a_gigahertz() -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_figure_of_every_profile_has_a_unit_and_a_source(profile: Profile) -> None:
     figures = profile.entries()
-    assert len(figures) == (19 if profile.kind == "host" else 16) + len(profile.core)
+    assert len(figures) == (19 if profile.kind == "host" else 16) + len(profile.core) + len(profile.flash)
     for entry in figures:
         assert len(entry.source) > 12, entry.figure
         assert entry.value >= 0
-        assert entry.unit or entry.figure.startswith(("cores", "instructions", "parallel", "ratio")), entry.figure
+        plain = "cores", "instructions", "parallel", "ratio", "flash."
+        assert entry.unit or entry.figure.startswith(plain), entry.figure
     assert PROFILES[profile.name] is profile
 
 
@@ -195,6 +196,44 @@ def figure(value: object, source: str = "our own meter") -> dict[str, object]:
 
 def core_of(**figures: object) -> dict[str, object]:
     return {"base": "newport", "core": figures}
+
+
+def test_a_flash_is_inherited_figure_by_figure_and_has_the_link_of_its_profile(tmp_path: Path) -> None:
+    band = {"low": 1000, "high": 90_000, "source": "our own meter"}
+    flash = {"read_ns": figure(60_000) | {"band": band}, "over_provisioning": figure(0.5)}
+    write(tmp_path, "lab", {"base": "newport", "nvme_bandwidth": figure("2 GB/s"), "flash": flash})
+    lab, newport = get_profile("lab", tmp_path), get_profile("newport")
+    changed = {"read_ns": 60_000, "over_provisioning": 0.5, "link_bytes_per_second": 2_000_000_000}
+    assert lab.flash_parameters == dataclasses.replace(newport.flash_parameters, **changed)
+    assert lab.flash["read_ns"].band == FigureBand(1000, 90_000, "our own meter")
+    shown = {entry.figure: (entry.value, entry.unit) for entry in lab.entries()}
+    assert (shown["flash.read_ns"], shown["flash.page_bytes"]) == ((60_000, "ns"), (4096, "B"))
+    # What the built-in drives read by themselves is what their flash model reads from its dies.
+    for own in map(get_profile, ("newport", "solana", "generic-a53")):
+        geometry = own.flash_parameters
+        rate = geometry.dies * geometry.page_bytes / geometry.read_ns * 1e9
+        assert rate == pytest.approx(own.flash_bytes_per_second.value)
+        assert geometry.read_ns == own.flash_latency_seconds.value * 1e9
+
+
+@pytest.mark.parametrize(
+    ("flash", "message"),
+    [
+        ({"channels": figure(0)}, "flash: channels is 0; it must be a whole number from 1"),
+        ({"read_ns": figure(0.5)}, "flash: read_ns is 0.5"),
+        ({"over_provisioning": figure(0.001)}, "flash: over_provisioning is 0.001"),
+        ({"channels": figure(40_000)}, "flash: the geometry has 320000 dies"),
+        ({"read_ns": figure(5) | {"band": {"low": 6, "high": 9, "source": "drawn"}}}, "flash.read_ns.band: low, value"),
+        ({"read_ns": {"value": 5}}, "flash.read_ns.source"),
+        ({"link_bytes_per_second": figure(5)}, "flash.link_bytes_per_second"),
+    ],
+)
+def test_a_flash_that_cannot_be_is_refused_with_its_file(
+    tmp_path: Path, flash: dict[str, object], message: str
+) -> None:
+    write(tmp_path, "lab", {"base": "newport", "flash": flash})
+    with pytest.raises(ConfigurationError, match=rf"lab\.yaml: {re.escape(message)}"):
+        get_profile("lab", tmp_path)
 
 
 def test_a_users_profile_overrides_single_figures_of_its_base(tmp_path: Path) -> None:

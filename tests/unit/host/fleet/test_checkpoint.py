@@ -259,7 +259,7 @@ def test_the_law_that_cores_follow_counts_with_cycles_alone(core_model: str, mon
 
 
 def test_the_header_names_every_field_of_a_state() -> None:
-    tensors = {"weights", "strategy"}
+    tensors = {"weights", "strategy", "service"}
     fields = {field for field in TrainingState.__dataclass_fields__ if field not in tensors}
     assert fields <= set(Header.__struct_fields__)
     assert checkpoint_module.FORMAT == 1
