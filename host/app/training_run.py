@@ -33,6 +33,7 @@ from host.fleet.control_socket import ControlServer
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
 from host.fleet.shards import dealt_alike
+from host.monitoring.health_watch import HealthWatch
 from host.monitoring.machine_energy import MachineMeter
 from host.monitoring.metrics.info_metrics import describe_devices
 from host.monitoring.recorder import Recorder
@@ -183,6 +184,7 @@ class TrainingRun:
     async def _run_rounds(self, training: Training, quiet: bool) -> None:
         """Train to the end, and show and write down each round."""
         recorder, meter = self._recorder, MachineMeter(RaplMeter.open())
+        watch = HealthWatch(recorder.add_event)
         clock, mode = name_clock(self.clock, self._request.config.core_model), self._request.job.mode
         with RoundTable(clock, quiet, mode, self._request.evaluator.figures) as table:
             recorder.listeners.append(table)
@@ -192,6 +194,7 @@ class TrainingRun:
                 record = self._bands.add_to(meter.metered(await training.run_round()))
                 if self._counter is not None:
                     record = structs.replace(record, sampling=self._counter.steps.record())
+                watch.look_at(record)
                 await recorder.add_round(record, training, last=self._over())
 
     def _make_training(

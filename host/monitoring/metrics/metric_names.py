@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from host.monitoring.metrics.metric import ROUND_BUCKETS, STEP_BUCKETS, Metric
+from host.monitoring.metrics.nvme_metrics import HEALTH_FIGURES
 
 BUILD_INFO = Metric("csd_build_info", "gauge", "", ("version", "python_version"), "1; which csd-emu serves this")
 RUN_INFO = Metric("csd_run_info", "gauge", "", ("array", "engine", "model", "mode"), "1; what runs where")
@@ -375,6 +376,7 @@ METRICS: tuple[Metric, ...] = (
     *(SERVER_INFO, SERVERS_EXPECTED, SERVERS, SERVER_STEPS),
     *(ALLREDUCE_BYTES, ALLREDUCE_SECONDS, SERVER_WAIT_SECONDS, RENDEZVOUS),
     *(REJOINS, ERRORS, REJECTED),
+    *HEALTH_FIGURES,
 )
 
 
