@@ -29,6 +29,7 @@ class HealthReader:
         self._seen: tuple[bytes | None, bytes | None] = None, None
         self._health: DriveHealth | None = None
         self._before: IoCounters | None = None
+        self._warned: set[str] = set()
 
     def begin(self) -> None:
         """Count what the host reads and writes from here on."""
@@ -39,7 +40,7 @@ class HealthReader:
         """Return what the drive last said; None if it has said nothing lately, or nothing that can be believed."""
         smart, ocp = logs = self._load(SMART), self._load(OCP)
         if logs != self._seen:
-            self._seen, self._health = logs, None if smart is None else _decode(smart, ocp)
+            self._seen, self._health = logs, None if smart is None else self._decode(smart, ocp)
         if self._health is None or self._before is None:
             return self._health
         return msgspec.structs.replace(self._health, io_of_job=self._health.io.since(self._before))
@@ -54,10 +55,12 @@ class HealthReader:
         except OSError:  # no helper, or none that has found nvme-cli
             return None
 
-
-def _decode(smart: bytes, ocp: bytes | None) -> DriveHealth | None:
-    try:
-        return decode_health(smart, ocp)
-    except HealthLogRefused as error:
-        log.warning("%s", error)
-    return None if ocp is None else _decode(smart, None)
+    def _decode(self, smart: bytes, ocp: bytes | None) -> DriveHealth | None:
+        """Return what both logs say, the first alone if the second is refused; what is wrong is logged once."""
+        try:
+            return decode_health(smart, ocp)
+        except HealthLogRefused as error:
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                log.warning("%s", error)
+        return None if ocp is None else self._decode(smart, None)

@@ -1,6 +1,6 @@
 """Health of real drives under names that other exporters have: dashboards made for these show it.
 
-What is of the SMART log is named as by ``nvme_metrics.py`` of the textfile collectors of prometheus-community, what is of
+What is of the SMART log is named as by ``nvme_metrics.py`` of prometheus-community's textfile collectors, what is of
 the OCP log as by nvme_exporter, whose counters lack the ``_total`` that these have here (docs/health.md).
 """
 
