@@ -124,6 +124,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
             energy=energy,
             metrics=_client_metrics(totals),
+            healths={name: of.health for name, of in list(totals.devices.items())[:_MOST_DEVICES] if of.health},
             columns={
                 "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
                 "energy": [(component, "n") for component in energy.get("components", [])],
