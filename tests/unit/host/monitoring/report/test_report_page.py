@@ -332,8 +332,8 @@ def test_the_health_of_real_drives_is_a_table_where_there_is_any(tmp_path: Path)
         device_round(name, 10, PhaseSeconds(forward=1.0), health=health)
         for name, health in (("csd-00", hot), ("csd-01", before), ("csd-02", None))
     ]
-    assert "Health of the drives" not in page_of(write_run(tmp_path / "well", NO_ROUND)).text
+    assert "own NVMe logs" not in page_of(write_run(tmp_path / "well", NO_ROUND)).text
     text = page_of(write_run(tmp_path / "hot", [round_record(parts)])).text
-    for shown in ("75 °C", "level 1", "temperature beyond a threshold", f"1,500 ({format_bytes(3000 * 512_000)})", "40 °C"):
+    for shown in ("75 °C", "level 1", "temperature beyond a threshold", "1,500 (1.5 GB)", "40 °C"):
         assert shown in text
     assert text.count("unknown") >= 3
