@@ -33,8 +33,7 @@ class HealthReader:
 
     def begin(self) -> None:
         """Count what the host reads and writes from here on."""
-        health = self.read()
-        self._before = None if health is None else health.io
+        self._before = getattr(self.read(), "io", None)
 
     def read(self) -> DriveHealth | None:
         """Return what the drive last said; None if it has said nothing lately, or nothing that can be believed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firmware_agent.common.health.drive_health import DriveHealth
-from host.core.records import DeviceRound, EventKind, OnEvent, RoundRecord
+from host.core.records import EventKind, OnEvent, RoundRecord
 
 
 class HealthWatch:
@@ -17,22 +17,14 @@ class HealthWatch:
 
     def look_at(self, record: RoundRecord) -> None:
         """Look at one more round."""
-        for part in record.devices:
-            if part.health is not None:
-                self._look(part, part.health)
-
-    def _look(self, part: DeviceRound, health: DriveHealth) -> None:
-        before = self._last.get(part.device, DriveHealth())
-        self._last[part.device] = health
-        if new := [each for each in health.warnings if each not in before.warnings]:
-            self._on_event(part.device, EventKind.NOTE, f"its own log warns: {', '.join(new)}; see docs/health.md")
-        if not health.has_throttled(before):
-            self._throttled.discard(part.device)
-        elif part.device not in self._throttled:
-            self._throttled.add(part.device)
-            heat = "" if health.temperature_celsius is None else f" at {health.temperature_celsius:.0f} °C"
-            self._on_event(
-                part.device,
-                EventKind.NOTE,
-                f"it throttles itself{heat}: its seconds are longer than those of a cool drive",
-            )
+        for device, health in ((part.device, part.health) for part in record.devices if part.health is not None):
+            before = self._last.get(device, DriveHealth())
+            self._last[device] = health
+            if new := [each for each in health.warnings if each not in before.warnings]:
+                self._on_event(device, EventKind.NOTE, f"its own log warns: {', '.join(new)}; see docs/health.md")
+            if not health.has_throttled(before):
+                self._throttled.discard(device)
+            elif device not in self._throttled:
+                self._throttled.add(device)
+                heat = "" if health.temperature_celsius is None else f" at {health.temperature_celsius:.0f} °C"
+                self._on_event(device, EventKind.NOTE, f"it throttles itself{heat}: a cool drive takes fewer seconds")

@@ -7,8 +7,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from firmware_agent.common.frames.frame_fields import Count
-
 # Bits of the critical warning, the lowest first (NVMe base specification, log page 02h).
 WARNINGS = (
     "spare blocks below their threshold",
@@ -18,12 +16,12 @@ WARNINGS = (
     "volatile memory backup failed",
     "persistent memory region unreliable",
 )
-DATA_UNIT_BYTES = 512_000
+# The drive's counters have 128 bits; no drive has counted so far.
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 # Less or more no drive has; percentages may go beyond 100, and one byte has 255 at most.
 Celsius = Annotated[float, Meta(ge=-100, le=200)]
 Ratio = Annotated[float, Meta(ge=0, le=2.55)]
 Byte = Annotated[int, Meta(ge=0, le=255)]
-MediaBytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class IoCounters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -50,16 +48,14 @@ class DriveHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         available_spare, spare_threshold, used: ratios of the spare blocks and of the rated life.
         busy_minutes: in which the controller had commands.
         power_cycles, power_on_hours, unsafe_shutdowns, media_errors, error_log_entries: as they are called.
-        warning_minutes, critical_minutes: above these temperatures.
         throttle_transitions, throttle_seconds: of thermal management, both stages.
         power_watts: mean over the drive's last measuring interval.
         ocp_version: of the OCP log page C0h, from which all below come.
         throttling: level at which it is throttled now, 0 for none.
         throttle_events: how often that began.
         media_written_bytes, media_read_bytes: to and from flash, the drive's own work included.
-        bad_user_blocks, bad_system_blocks: of flash.
-        uncorrectable_reads, soft_ecc_errors: of flash.
-        free_blocks, capacitor_health: ratios.
+        bad_user_blocks, uncorrectable_reads: of flash.
+        capacitor_health: ratio; None of a drive without capacitors.
         power_loss_starts: times that the protection against loss of power began to work.
     """
 
@@ -77,36 +73,29 @@ class DriveHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     unsafe_shutdowns: Count | None = None
     media_errors: Count | None = None
     error_log_entries: Count | None = None
-    warning_minutes: Count | None = None
-    critical_minutes: Count | None = None
     throttle_transitions: Count | None = None
     throttle_seconds: Count | None = None
     power_watts: Annotated[float, Meta(ge=0, le=1000)] | None = None
     ocp_version: Byte | None = None
     throttling: Byte | None = None
     throttle_events: Count | None = None
-    media_written_bytes: MediaBytes | None = None
-    media_read_bytes: MediaBytes | None = None
+    media_written_bytes: Count | None = None
+    media_read_bytes: Count | None = None
     bad_user_blocks: Count | None = None
-    bad_system_blocks: Count | None = None
     uncorrectable_reads: Count | None = None
-    soft_ecc_errors: Count | None = None
-    free_blocks: Ratio | None = None
     capacitor_health: Annotated[float, Meta(ge=0, le=655.35)] | None = None
     power_loss_starts: Count | None = None
 
     @property
     def warnings(self) -> list[str]:
         """What the critical warning says, in words; bits that the specification reserves by their numbers."""
-        bits = [bit for bit in range(8) if (self.critical_warning or 0) >> bit & 1]
-        return [WARNINGS[bit] if bit < len(WARNINGS) else f"bit {bit}" for bit in bits]
+        set_bits = (bit for bit in range(8) if (self.critical_warning or 0) >> bit & 1)
+        return [WARNINGS[bit] if bit < len(WARNINGS) else f"bit {bit}" for bit in set_bits]
 
     def has_throttled(self, before: DriveHealth) -> bool:
         """Whether it is throttled now, or was since `before`."""
-        events, transitions = (
-            _growth(getattr(self, name), getattr(before, name)) for name in ("throttle_events", "throttle_transitions")
-        )
-        return bool(self.throttling or events or transitions)
+        counters = ("throttle_events", "throttle_transitions")
+        return bool(self.throttling) or any(_growth(getattr(self, name), getattr(before, name)) for name in counters)
 
 
 def _growth(now: int | None, before: int | None) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from firmware_agent.common.errors import HealthLogRefused
-from firmware_agent.common.health.drive_health import DriveHealth
+from firmware_agent.common.health.drive_health import DriveHealth, IoCounters
 
 MAX_LOG_BYTES = 64 << 10
 # Versions of page C0h whose fields stand where we know them: every version has only added some.
@@ -40,16 +40,6 @@ def _ratio(percent: int) -> float:
     return percent / 100
 
 
-def _watts(raw: int) -> float | None:
-    """Return the power of 16 bits, with its scale in the two bits above."""
-    scale = _WATTS.get(raw >> 16 & 3)
-    return None if scale is None else (raw & 0xFFFF) * scale
-
-
-def _capacitor(percent: int) -> float | None:
-    return None if percent == _NO_CAPACITOR else percent / 100
-
-
 # Field of a log, by its key in words joined by "_" -> field of `DriveHealth` or of its counters, and how it is read.
 _SMART: dict[str, tuple[str, _Figure]] = {
     "data_units_read": ("read_units", int),
@@ -67,9 +57,10 @@ _SMART: dict[str, tuple[str, _Figure]] = {
     "unsafe_shutdowns": ("unsafe_shutdowns", int),
     "media_errors": ("media_errors", int),
     "num_err_log_entries": ("error_log_entries", int),
-    "warning_temp_time": ("warning_minutes", int),
-    "critical_comp_time": ("critical_minutes", int),
-    "interval_power_measurement": ("power_watts", _watts),
+    "interval_power_measurement": (
+        "power_watts",
+        lambda raw: (raw & 0xFFFF) * _WATTS[raw >> 16 & 3] if raw >> 16 & 3 in _WATTS else None,
+    ),
 }
 _OCP: dict[str, tuple[str, _Figure]] = {
     "log_page_version": ("ocp_version", int),
@@ -79,15 +70,11 @@ _OCP: dict[str, tuple[str, _Figure]] = {
     "physical_media_units_written": ("media_written_bytes", int),
     "physical_media_units_read": ("media_read_bytes", int),
     "bad_user_nand_blocks_raw": ("bad_user_blocks", int),
-    "bad_system_nand_blocks_raw": ("bad_system_blocks", int),
     "uncorrectable_read_error_count": ("uncorrectable_reads", int),
     "uncorrectable_read_errors": ("uncorrectable_reads", int),
-    "soft_ecc_error_count": ("soft_ecc_errors", int),
-    "percent_free_blocks": ("free_blocks", _ratio),
-    "capacitor_health": ("capacitor_health", _capacitor),
+    "capacitor_health": ("capacitor_health", lambda percent: None if percent == _NO_CAPACITOR else _ratio(percent)),
     "plp_start_count": ("power_loss_starts", int),
 }
-_COUNTERS = ("read_commands", "write_commands", "read_units", "written_units")
 
 
 def decode_health(smart: bytes, ocp: bytes | None = None) -> DriveHealth:
@@ -102,12 +89,12 @@ def decode_health(smart: bytes, ocp: bytes | None = None) -> DriveHealth:
     """
     log = _open(smart, "SMART log", ("critical_warning", "temperature"))
     values = _read(log, _SMART, "SMART log")
-    sensors = _numbers(log, "SMART log", *(f"temperature_sensor_{number}" for number in range(1, _SENSORS + 1)))
+    values["io"] = {name: values.pop(name, None) for name in IoCounters.__struct_fields__}
+    sensors = _numbers(log, *(f"temperature_sensor_{number}" for number in range(1, _SENSORS + 1)))
     values["hottest_celsius"] = _celsius(max(sensors, default=0))
     for field, unit in (("throttle_transitions", "trans_count"), ("throttle_seconds", "total_time")):
-        stages = _numbers(log, "SMART log", f"thm_temp1_{unit}", f"thm_temp2_{unit}")
+        stages = _numbers(log, f"thm_temp1_{unit}", f"thm_temp2_{unit}")
         values[field] = sum(stages) if len(stages) == _STAGES else None
-    values["io"] = {name: values.pop(name, None) for name in _COUNTERS}
     if ocp is not None:
         values |= _read(_open_ocp(ocp), _OCP, "OCP log")
     try:
@@ -118,7 +105,7 @@ def decode_health(smart: bytes, ocp: bytes | None = None) -> DriveHealth:
 
 def _open_ocp(data: bytes) -> _Log:
     log = _open(data, "OCP log", ("log_page_version",))
-    if (version := _number(log, "log_page_version", "OCP log")) not in OCP_VERSIONS:
+    if (version := _number(log["log_page_version"], "log_page_version", "OCP log")) not in OCP_VERSIONS:
         raise HealthLogRefused(
             f"the OCP log of this drive is of version {version}, and csd-emu knows {OCP_VERSIONS[0]} to "
             f"{OCP_VERSIONS[-1]}: update csd-emu"
@@ -134,16 +121,15 @@ def _open(data: bytes, name: str, needed: tuple[str, ...]) -> _Log:
     if len(data) > MAX_LOG_BYTES:
         raise HealthLogRefused(f"the {name} of this drive is longer than the {MAX_LOG_BYTES} bytes that one may have")
     try:
-        log = msgspec.json.decode(data, type=dict[str, Any])
+        log = _plain(msgspec.json.decode(data, type=dict[str, Any]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HealthLogRefused(
             f"the {name} of this drive is cut short, or no JSON of nvme-cli ({error}); see what nvme says on the drive"
         ) from error
-    plain = _plain(log)
-    if missing := [key for key in needed if key not in plain]:
+    if missing := [key for key in needed if key not in log]:
         says = f"; it says {str(log['error'])[:200]!r}" if "error" in log else ""
         raise HealthLogRefused(f"the {name} of this drive is another log: it has no {' and no '.join(missing)}{says}")
-    return plain
+    return log
 
 
 def _plain(log: _Log) -> dict[str, Any]:
@@ -151,36 +137,28 @@ def _plain(log: _Log) -> dict[str, Any]:
 
 
 def _read(log: _Log, fields: Mapping[str, tuple[str, _Figure]], name: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, (field, figure) in fields.items():
-        if key in log:
-            values[field] = figure(_number(log, key, name))
-    return values
+    return {field: figure(_number(log[key], key, name)) for key, (field, figure) in fields.items() if key in log}
 
 
-def _numbers(log: _Log, name: str, *keys: str) -> list[int]:
-    return [_number(log, key, name) for key in keys if key in log]
+def _numbers(log: _Log, *keys: str) -> list[int]:
+    return [_number(log[key], key, "SMART log") for key in keys if key in log]
 
 
-def _number(log: _Log, key: str, name: str) -> int:
+def _number(value: Any, key: str, name: str) -> int:
     """Return a number; it may also be two halves of 64 bits each, or stand beside the meanings of its bits."""
-    value = log[key]
-    parts = _plain(value) if isinstance(value, dict) else {}
-    if parts.keys() >= {"hi", "lo"}:
-        number, low = _whole(parts["hi"]), _whole(parts["lo"])
-        number = None if number is None or low is None else (number << 64) + low
-    else:
-        number = _whole(parts.get("value", value))
-    if number is None:
-        what = repr(value[:64]) if isinstance(value, str) else f"a value of type {type(value).__name__}"
-        raise HealthLogRefused(f"the {name} of this drive has {what} as {key}, which is no whole number")
-    return number
+    parts = _plain(value) if isinstance(value, dict) else {"value": value}
+    high, low = _whole(parts.get("hi", 0)), _whole(parts.get("lo", parts.get("value")))
+    if high is None or low is None:
+        raise HealthLogRefused(
+            f"the {name} of this drive has {repr(value[:64]) if isinstance(value, str) else type(value)} as {key}, "
+            "which is no whole number"
+        )
+    return (high << 64) + low
 
 
 def _whole(value: object) -> int | None:
     """Return a number that nvme-cli may have written as such, with a point, or as digits."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS:
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    digits = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+    if digits or (isinstance(value, float) and value.is_integer()):
+        return int(value)  # type: ignore[call-overload, no-any-return]
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -42,7 +42,7 @@ def test_a_warning_is_noted_when_it_is_set_and_another_one_when_that_is() -> Non
 def test_throttling_is_noted_once_until_it_has_ended() -> None:
     hot, cool = DriveHealth(throttling=1, temperature_celsius=81.0), DriveHealth(throttling=0)
     told = notes(hot, hot, cool, hot)
-    note = "csd-00 note: it throttles itself at 81 °C: its seconds are longer than those of a cool drive"
+    note = "csd-00 note: it throttles itself at 81 °C: a cool drive takes fewer seconds"
     assert told == [[note], [], [], [note]]
 
 
