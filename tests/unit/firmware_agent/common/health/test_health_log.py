@@ -139,6 +139,8 @@ def test_another_log_and_impossible_values_are_refused_by_name(smart: bytes, say
     [
         (changed(OCP[MADE], log_page_version=9), "version 9, and csd-emu knows 1 to 6"),
         (changed(OCP[MADE], log_page_guid="0x123"), "GUID '0x123'"),
+        (changed(OCP[MADE], physical_media_units_read={"hi": 1, "lo": 5}), "no drive can have.*media_read_bytes"),
+        (changed(OCP[MADE], physical_media_units_read={"hi": 1}), "dict'> as physical_media_units_read"),
         (SMART[MADE], "OCP log of this drive is another log"),
         (OCP[MADE][:-20], "OCP log of this drive is cut short"),
     ],
