@@ -110,9 +110,8 @@ def _open_ocp(data: bytes) -> _Log:
             f"the OCP log of this drive is of version {version}, and csd-emu knows {OCP_VERSIONS[0]} to "
             f"{OCP_VERSIONS[-1]}: update csd-emu"
         )
-    guid = log.get("log_page_guid", hex(_OCP_GUID))
-    if not isinstance(guid, str) or guid.lower() != hex(_OCP_GUID):
-        raise HealthLogRefused(f"the OCP log of this drive has the GUID {str(guid)[:64]!r}: that is another log page")
+    if isinstance(guid := log.get("log_page_guid"), str) and guid.lower() != hex(_OCP_GUID):
+        raise HealthLogRefused(f"the OCP log of this drive has the GUID {guid[:64]!r}: that is another log page")
     return log
 
 
@@ -127,7 +126,7 @@ def _open(data: bytes, name: str, needed: tuple[str, ...]) -> _Log:
             f"the {name} of this drive is cut short, or no JSON of nvme-cli ({error}); see what nvme says on the drive"
         ) from error
     if missing := [key for key in needed if key not in log]:
-        says = f"; it says {str(log['error'])[:200]!r}" if "error" in log else ""
+        says = f"; it says {log['error'][:200]!r}" if isinstance(log.get("error"), str) else ""
         raise HealthLogRefused(f"the {name} of this drive is another log: it has no {' and no '.join(missing)}{says}")
     return log
 

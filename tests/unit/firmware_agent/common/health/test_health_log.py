@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -182,9 +183,11 @@ def test_a_wrong_value_is_refused_or_read_within_bounds(smart_key: str, ocp_key:
 def test_deep_nesting_ends_in_a_refusal(opened: str, depth: int) -> None:
     closed = {"[": "]", '{"a":': "}"}[opened]
     nested = f"{opened * depth}{closed * depth}".replace(":}", ":0}")
-    for log in (nested, f'{{"temperature": {nested}, "critical_warning": 0}}'):
+    for log in (nested, f'{{"temperature": {nested}, "critical_warning": 0}}', f'{{"error": {nested}}}'):
         with pytest.raises(HealthLogRefused):
             decode_health(log.encode())
+    with contextlib.suppress(HealthLogRefused):
+        decode_health(SMART[MADE], f'{{"log_page_version": 2, "log_page_guid": {nested}}}'.encode())
 
 
 @given(st.binary(max_size=300))
