@@ -240,7 +240,8 @@ The plan of csd-emu names more metrics than there are. These are missing on purp
 |---|---|
 | `csd_cpu_seconds_total`, `csd_cpu_throttled_seconds_total`, `csd_emulation_cpu_fraction` | drives are not slowed by \
 a quota of processor time; `csd_compute_seconds_total` has the seconds per phase |
-| `csd_nvme_written_bytes_total` | a drive writes nothing while it trains |
+| `csd_nvme_written_bytes_total` | what a drive writes of its own \
+is part of `csd_write_amplification`; its host's writes are in `csd_host_bytes_total` |
 | `csd_emulation_calibration_ratio` | `csd_emulation_scale_ratio`: what a profile makes of the \
 reference core's seconds |
 | `csd_train_step_duration_seconds` with `phase` `load` or `exchange` | reading and link are composed per round: \

@@ -109,6 +109,10 @@ LINK_RATIO = _ratio(
     "share of its time in which a drive moves weights or gradients",
     *("csd_link_seconds_total", "csd_device_seconds_total", ["device"]),
 )
+HOST_COMMANDS_PER_SECOND = _ratio(
+    "commands of its host that each drive ends in a second",
+    *("csd_host_commands_total", "csd_device_seconds_total", ["device"]),
+)
 WALL_PER_ARRAY_SECOND = _ratio(
     "wall seconds per second of the array: what emulation costs", "csd_wall_seconds_total", _ARRAY_SECONDS
 )
@@ -135,7 +139,7 @@ LOST = Query("drives without a session", "csd_device_up == 0")
 QUERIES: tuple[Query, ...] = (
     *(RECORDS_PER_DEVICE_SECOND, MEAN_RECORDS_PER_DEVICE_SECOND, RECORDS_PER_ARRAY_SECOND, RECORDS_PER_WALL_SECOND),
     *(WATTS, ARRAY_WATTS, JOULES_PER_RECORD, DEVICE_JOULES_PER_RECORD, JOULES),
-    *(STEP_SECONDS, BUSY_RATIO, LINK_BYTES_PER_RECORD, LINK_BYTES_PER_SECOND, LINK_RATIO),
+    *(STEP_SECONDS, BUSY_RATIO, LINK_BYTES_PER_RECORD, LINK_BYTES_PER_SECOND, LINK_RATIO, HOST_COMMANDS_PER_SECOND),
     *(WALL_PER_ARRAY_SECOND, ARRAY_STEP_SECONDS),
     *(SERVER_RECORDS, SERVER_WAIT_RATIO, ALLREDUCE_RATIO, ALLREDUCE_BYTES_PER_SECOND, SLOWER, LOST),
 )

@@ -16,6 +16,7 @@ from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.cli.commands import arrays, runs, shipped
 from host.cli.commands.calibrate import calibrate
 from host.cli.commands.deploy import deploy_app
+from host.cli.commands.describe import describe
 from host.cli.commands.history import compare, runs_app
 from host.cli.commands.images import image_app
 from host.cli.commands.plan import plan
@@ -35,7 +36,7 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enab
 COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.clean, calibrate),
     *(compare, report, explain, top),
-    *(plan, shipped.profiles, arrays.validate),
+    *(plan, shipped.profiles, describe, arrays.validate),
     *(arrays.inject, store),
     *(shipped.doctor, shipped.example, shipped.schema, shipped.docs),
 )
@@ -43,7 +44,7 @@ COMMANDS = (
 PANELS = {
     "Train": ("run", "up", "down", "status", "clean", "sweep", "calibrate"),
     "Look": ("runs", "compare", "report", "explain", "top"),
-    "Plan": ("plan", "simulate", "tune", "profiles", "validate"),
+    "Plan": ("plan", "simulate", "tune", "profiles", "describe", "validate"),
     "Faults, gates, real drives, servers": ("inject", "ci", "deploy", "store", "stack"),
     "Set up": ("doctor", "docs", "example", "schema", "image"),
 }
@@ -66,6 +67,7 @@ HELP = {
     "simulate": ("simulate job.yaml --array array.yaml --drives 36 --steps 50", "simulate"),
     "tune": ("tune job.yaml --array array.yaml", "tuning"),
     "profiles": ("profiles newport", "power"),
+    "describe": ("describe --profile newport", "standards"),
     "validate": ("validate job.yaml --build", "configuration"),
     "inject": ("inject quickstart csd-01 slow --weight 300 --for 20", "faults"),
     "ci": ("ci run job.yaml --array array.yaml --baseline baseline.json", "ci"),

@@ -25,6 +25,7 @@ from host.app.image_actions import ImageReport
 from host.app.inject_fault import InjectReport
 from host.app.machine_check import MachineReport
 from host.app.validation import ValidationReport
+from host.cli.drive_description import DescribeReport
 from host.cli.lab_commands import OUTPUTS_GROUP, list_entries
 from host.cli.placement_report import PlanReport
 from host.cli.profiles_report import ProfilesReport
@@ -51,6 +52,7 @@ _OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "image": ImageReport,
     "example": ExamplesReport,
     "profiles": ProfilesReport,
+    "describe": DescribeReport,
     "calibrate": CalibrationReport,
     "top": TopReport,
     "report": ReportOutput,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from csd_emu.perfmodel.power import sum_energy
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.perfmodel.timeline import Span
 from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
@@ -25,10 +26,9 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: its name.
-        clock: of its seconds, as `device_time` names it; ``counted`` and ``wall`` are its own word, checked for range.
-        samples: records trained on, repetitions counted.
+        clock: of its seconds: ``counted``, ``sampled``, ``modelled`` or ``wall``; the first and last are its own word.
+        samples, loss: records trained on, repetitions counted, and the mean over them.
         steps, batch_size: optimiser steps, and records per step.
-        loss: mean over the samples.
         stopwatch_seconds: what the device's own clock saw, per phase.
         device_seconds: compute as seconds of the device's profile, per phase.
         read_seconds: reading the records from flash, composed from bytes.
@@ -41,6 +41,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         metered: what the drive's own sensor saw; None where all of its energy is modelled.
         health: what the drive's own logs said last; None of one that is not real, or whose logs cannot be read.
         metrics: the client program's numbers, all finite and by the names of its trial, but for ``loss``.
+        service: what it did for its host; None without `host_io`.
     """
 
     device: str
@@ -63,6 +64,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     metered: Metered | None = None
     health: DriveHealth | None = None
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    service: ServiceFigures | None = None
 
     @property
     def records_per_device_second(self) -> float | None:
@@ -136,8 +138,7 @@ class ServersRecord(msgspec.Struct, frozen=True, kw_only=True):
         present: servers whose gradients were added up, in the order of the servers file.
         samples: records of all of them.
         own_seconds: what the step took this server's own drives and host.
-        slowest_seconds: what it took the slowest server's; where servers add up every few steps, `own_seconds` and the
-            waiting, which is the last step's alone.
+        slowest_seconds: the slowest server's; where servers add up every few steps, `own_seconds` and the last wait.
         reduce_seconds: modelled, of adding up over the servers' links.
         sent_bytes: that each server sends for that.
         meetings: how often servers had to meet anew in this step, for one was lost or came.
@@ -174,8 +175,7 @@ class StepRecord(Renamed, frozen=True, kw_only=True):
         mixed: whether slices of one that was lost are in part of the gradient.
         disturbed: drives with competing work, and its weight.
         sending: how it was sent; None for whole tensors before and after computing.
-        wall_seconds: from the end of the step before, or the round's beginning, to its own: the cost of emulation, and
-            on the clock ``wall`` what the step took.
+        wall_seconds: since the step before, or the round's begin: emulation's cost; on the clock ``wall`` its own.
         placement: what the host had of the model; None if nothing was moved.
         servers: of a run over several servers, whose devices are this server's own; None of any other.
     """
@@ -367,8 +367,8 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord | FailureRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"health", "machine_joules", "metered", "placement", "sampling", "sending", "servers", "gain"}
-_MAY_BE_NULL |= {"slice_bytes", "credit_bytes", "gradient_noise_records"}
+_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers", "gain", "service"}
+_MAY_BE_NULL |= {"slice_bytes", "credit_bytes", "gradient_noise_records", "health"}
 
 
 def decode_record(line: bytes) -> Record:

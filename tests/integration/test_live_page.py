@@ -17,7 +17,7 @@ from tests.support.browser import find_browser, layouts
 from tests.support.commands import ARRAY, Workshop, wait_until
 from tests.support.live import LiveRun
 from tests.support.markup import HOSTILE, check_harmless
-from tests.support.records import array_rounds, with_bands
+from tests.support.records import array_rounds, service_rounds, with_bands
 from tests.support.sync_records import SyncRun
 
 PAINTED = True  # charts
@@ -175,6 +175,21 @@ def test_a_synchronous_run_shows_steps_slowdowns_and_batches(browser: Browser) -
         for expected in ("100 steps", "\N{MULTIPLICATION SIGN}1.0", "steps 97 to 100", "host"):
             assert expected in text
         assert tab.evaluate("document.querySelector('#plot-batches').data.length") == 4
+        tab.close()
+
+
+def test_drives_that_begin_to_serve_a_host_say_so(browser: Browser) -> None:
+    with LiveRun(NAMES) as run:
+        run.begin()
+        tab = opened(browser, run.address)
+        assert "host IOPS" not in tab.evaluate("document.body.innerText")
+        run.add(*service_rounds(2, NAMES))
+        tab.wait_for("document.querySelector('.drive dl').innerText.includes('host p99')", POLL_SECONDS)
+        text = tab.evaluate("document.querySelector('.drive dl').innerText")
+        for expected in ("host IOPS", "20,000", "3 ms", "host queue depth", "2.4"):
+            assert expected in text
+        assert tab.evaluate(OVERFLOWING) == []
+        check_guests(tab, run.address)
         tab.close()
 
 

@@ -102,7 +102,9 @@ def expected() -> list[Expression]:
 
     No drive of these runs is refused; tests/prometheus/alerts.test.yml fires the alert that says so.
     """
-    skipped = {PanelNeeds.SERVERS, PanelNeeds.HYPERVISOR} | ({PanelNeeds.RAPL} if RaplMeter.open() is None else set())
+    skipped = {PanelNeeds.SERVERS, PanelNeeds.HYPERVISOR, PanelNeeds.HOST_IO} | (
+        {PanelNeeds.RAPL} if RaplMeter.open() is None else set()
+    )
     return [
         each for each in list_expressions() if each.needs not in skipped and each.origin != "alert/CsdUpdatesRefused"
     ]

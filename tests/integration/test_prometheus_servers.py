@@ -27,7 +27,7 @@ from host.monitoring.run_listener import RunStart, show_round
 from host.training.multi_server.prometheus_targets import write_targets
 from tests.support.expressions import Expression, list_expressions
 from tests.support.machines import REQUIRE_VARIABLE
-from tests.support.records import device_round, round_record
+from tests.support.records import device_round, round_record, service_figures
 
 SHIPPED = Path(__file__).parents[2] / "images" / "prometheus"
 SECONDS, PAUSE_SECONDS = 120.0, 0.25
@@ -77,6 +77,7 @@ class Server:
                 int(100 * self.scale * (place + 1)),
                 PhaseSeconds(forward=1.0 + place),
                 energy_joules={"cpu": 3.0 * self.scale * (place + 1)},
+                service=service_figures(place + 1),
             )
             for place, device in enumerate(DEVICES)
         ]
@@ -211,19 +212,20 @@ def test_a_hypervisors_figures_are_those_of_its_drives_on_each_server(watched: W
         assert answered == pytest.approx(expected)
 
 
-def of_servers_or_hypervisors() -> list[Expression]:
+def of_what_these_have() -> list[Expression]:
     return [
         each
         for each in list_expressions()
-        if each.needs in (PanelNeeds.SERVERS, PanelNeeds.HYPERVISOR) and not each.origin.startswith("alert/")
+        if each.needs in (PanelNeeds.SERVERS, PanelNeeds.HYPERVISOR, PanelNeeds.HOST_IO)
+        and not each.origin.startswith("alert/")
     ]
 
 
-def test_what_only_servers_and_virtual_machines_have_is_asked_here() -> None:
-    assert len(of_servers_or_hypervisors()) >= len(rules.OF_SERVERS) + len(rules.OF_HYPERVISORS)
+def test_what_only_servers_virtual_machines_and_host_io_have_is_asked_here() -> None:
+    assert len(of_what_these_have()) >= len(rules.OF_SERVERS) + len(rules.OF_HYPERVISORS)
 
 
-@pytest.mark.parametrize("expression", of_servers_or_hypervisors(), ids=lambda each: each.origin)
+@pytest.mark.parametrize("expression", of_what_these_have(), ids=lambda each: each.origin)
 def test_every_expression_has_an_answer(watched: Watched, expression: Expression) -> None:
     answer = watched.prometheus.answer(expression.asked("csd-00"))
     assert answer

@@ -26,6 +26,7 @@ _OF_NAME: dict[str, Dimension] = {
     "csd_calibrated_records_per_second": {"record": 1, "s": -1},
     "csd_possible_records_per_second": {"record": 1, "s": -1},
     "csd_wall_seconds_total": {"wall": 1},
+    "csd_host_commands_total": {"command": 1},
 }
 # Which units may stand beside a panel of a dimension.
 UNITS: tuple[tuple[Dimension, frozenset[Unit]], ...] = (
@@ -41,6 +42,7 @@ UNITS: tuple[tuple[Dimension, frozenset[Unit]], ...] = (
     ({"record": 1, "s": -1}, frozenset({Unit.RECORDS_PER_SECOND})),
     ({"record": 1, "wall": -1}, frozenset({Unit.RECORDS_PER_SECOND})),
     ({"J": 1, "record": -1}, frozenset({Unit.JOULES_PER_RECORD})),
+    ({"command": 1, "s": -1}, frozenset({Unit.COMMANDS_PER_SECOND})),
     ({"B": 1, "record": -1}, frozenset({Unit.BYTES_PER_RECORD})),
 )
 _NAME = re.compile(r"\b(?:array|device|device_phase|server|hypervisor):[a-z0-9_:]+|\bcsd_[a-z0-9_]+|\bALERTS\b|\bup\b")

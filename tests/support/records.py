@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from csd_emu.perfmodel.power import add_up, device_energy, host_energy
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.perfmodel.timeline import Activity, Link, Span, compose, shift
 from csd_emu.profiles import PROFILES, Profile
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -173,3 +174,39 @@ def write_run(
     versions = {"host": {"python": "3.11.2"}, "devices": facts, "profiles": profiles}
     (folder / "versions.json").write_bytes(msgspec.json.encode(versions))
     return folder
+
+
+def service_figures(number: int = 1, **fields: Any) -> ServiceFigures:
+    """Return what a drive did for its host in ten seconds; latencies grow with `number`, `fields` replace the rest."""
+    defaults: dict[str, Any] = {
+        "seconds": 10.0,
+        "reads": 140_000,
+        "writes": 60_000,
+        "read_bytes": 140_000 * 4096,
+        "write_bytes": 60_000 * 4096,
+        "mean_seconds": 1.2e-4 * number,
+        "p50_seconds": 1.0e-4 * number,
+        "p99_seconds": 1.5e-3 * number,
+        "p999_seconds": 2.5e-3 * number,
+        "alone_p99_seconds": 0.9e-3 * number,
+        "queue_depth": 2.4,
+        "write_amplification": 1.5 + number / 10,
+        "die_busy_share": 0.4,
+        "training_share": 0.8,
+    }
+    return ServiceFigures(**defaults | fields)
+
+
+def service_rounds(count: int, names: Sequence[str], **fields: Any) -> list[RoundRecord]:
+    """Return `array_rounds` of drives that also served a host, the later the slower."""
+    rounds = array_rounds(count, names)
+    return [
+        msgspec.structs.replace(
+            record,
+            devices=[
+                msgspec.structs.replace(part, service=service_figures(record.round + index, **fields))
+                for index, part in enumerate(record.devices)
+            ],
+        )
+        for record in rounds
+    ]

@@ -30,6 +30,7 @@ class Unit(StrEnum):
     JOULES_PER_RECORD = "suffix: J/record"
     BYTES_PER_RECORD = "suffix: B/record"
     WALL_PER_DEVICE_SECOND = "suffix: s/s"
+    COMMANDS_PER_SECOND = "iops"
 
 
 class Clock(StrEnum):
@@ -53,6 +54,7 @@ class PanelNeeds(StrEnum):
     RAPL = "RAPL counters on this machine"
     SERVERS = "several servers that train together"
     HYPERVISOR = "drives that are virtual machines"
+    HOST_IO = "a job with host_io"
 
 
 @dataclass(frozen=True)

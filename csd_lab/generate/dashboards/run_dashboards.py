@@ -17,6 +17,7 @@ from csd_lab.generate.dashboards.panels import (
     spread,
     stat,
 )
+from csd_lab.generate.dashboards.service_panels import HOST_IO_OF_ARRAY
 from csd_lab.generate.prometheus_rules import WINDOW
 
 ARRAY = Dashboard(
@@ -120,6 +121,7 @@ ARRAY = Dashboard(
                 ),
             ],
         ),
+        HOST_IO_OF_ARRAY,
     ],
 )
 

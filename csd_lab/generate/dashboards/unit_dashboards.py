@@ -15,6 +15,7 @@ from csd_lab.generate.dashboards.panels import (
     of,
     stat,
 )
+from csd_lab.generate.dashboards.service_panels import HOST_IO_OF_DRIVE
 from csd_lab.generate.prometheus_rules import WINDOW
 
 DRIVE_DASHBOARD = Dashboard(
@@ -159,6 +160,7 @@ DRIVE_DASHBOARD = Dashboard(
                 ),
             ],
         ),
+        HOST_IO_OF_DRIVE,
     ],
     by_drive=True,
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from host.monitoring.metrics.metric import ROUND_BUCKETS, STEP_BUCKETS, Metric
 from host.monitoring.metrics.nvme_metrics import HEALTH_FIGURES
+from host.monitoring.metrics.service_metric_names import SERVICE_METRICS
 
 BUILD_INFO = Metric("csd_build_info", "gauge", "", ("version", "python_version"), "1; which csd-emu serves this")
 RUN_INFO = Metric("csd_run_info", "gauge", "", ("array", "engine", "model", "mode"), "1; what runs where")
@@ -364,6 +365,7 @@ METRICS: tuple[Metric, ...] = (
     *(DEVICE_SECONDS, COMPUTE_SECONDS, NVME_SECONDS, LINK_SECONDS, STEP_SECONDS),
     *(SAMPLES, STEPS, CALIBRATED_RATE, BATCH_SIZE, MEMORY_BYTES),
     *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
+    *SERVICE_METRICS,
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
     *(ARRAY_BAND_SECONDS, COMPUTE_BAND_SECONDS, ENERGY_BAND_JOULES),
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS),

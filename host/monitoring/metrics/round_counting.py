@@ -16,6 +16,7 @@ from host.core.records import DeviceRound, RoundRecord
 from host.core.run_stats import RunStats
 from host.core.summary import SYNC
 from host.monitoring.metrics import metric_names as names
+from host.monitoring.metrics import service_metric_names as served
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric import Metric
 from host.monitoring.metrics.nvme_metrics import HEALTH_FIGURES
@@ -26,15 +27,16 @@ from host.monitoring.run_facts import DeviceFacts
 # Where an energy figure comes from.
 MODEL, METER = "model", "meter"
 WALL = "wall"
-READ = "read"
+READ, WRITE = "read", "write"
 TO_DEVICE, FROM_DEVICE = ("to_device", "from_device")
 PHASES = PhaseSeconds.__struct_fields__
 # What a step consists of; weights are encoded once per round.
 STEP_PHASES = ("forward", "backward", "update")
 
-_Counter = tuple[Metric, Labels, Callable[[DeviceRound], float]]
-# What is added to which counter: labels beside device and clock, and the figure of the device's part in the round.
-_EXCHANGED: tuple[_Counter, ...] = (
+_Figure = tuple[Metric, Labels, Callable[[DeviceRound], float]]
+# What is added to which counter, or set as which gauge: labels beside device and clock, and the figure of the
+# device's part in the round.
+_EXCHANGED: tuple[_Figure, ...] = (
     (names.LATE_ROUNDS, (), attrgetter("straggler")),
     (names.NVME_BYTES, (), attrgetter("flash_read_bytes")),
     (names.NVME_SECONDS, (READ,), attrgetter("read_seconds")),
@@ -45,10 +47,26 @@ _EXCHANGED: tuple[_Counter, ...] = (
     (names.LINK_SECONDS, (TO_DEVICE,), attrgetter("receive_seconds")),
     (names.LINK_SECONDS, (FROM_DEVICE,), attrgetter("send_seconds")),
 )
-_TRAINED: tuple[_Counter, ...] = (
+_TRAINED: tuple[_Figure, ...] = (
     (names.SAMPLES, (), attrgetter("samples")),
     (names.STEPS, (), attrgetter("steps")),
     *((names.COMPUTE_SECONDS, (phase,), attrgetter(f"device_seconds.{phase}")) for phase in PHASES),
+)
+# Of a drive in service: what stands in the record's `service`.
+_SERVED: tuple[_Figure, ...] = (
+    (served.HOST_COMMANDS, (READ,), attrgetter("service.reads")),
+    (served.HOST_COMMANDS, (WRITE,), attrgetter("service.writes")),
+    (served.HOST_BYTES, (READ,), attrgetter("service.read_bytes")),
+    (served.HOST_BYTES, (WRITE,), attrgetter("service.write_bytes")),
+    (served.HOST_FAILED_WRITES, (), attrgetter("service.failed_writes")),
+    (served.HOST_LATENCY, ("50",), attrgetter("service.p50_seconds")),
+    (served.HOST_LATENCY, ("99",), attrgetter("service.p99_seconds")),
+    (served.HOST_LATENCY, ("99.9",), attrgetter("service.p999_seconds")),
+    (served.HOST_MEAN_LATENCY, (), attrgetter("service.mean_seconds")),
+    (served.HOST_QUEUE_DEPTH, (), attrgetter("service.queue_depth")),
+    (served.WRITE_AMPLIFICATION, (), attrgetter("service.write_amplification")),
+    (served.DIES_BUSY, (), attrgetter("service.die_busy_share")),
+    (served.TRAINING_SHARE, (), attrgetter("service.training_share")),
 )
 
 
@@ -91,7 +109,7 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     steps = record.step_parts
     shown = {part.device for part in record.steps[-1].devices} if record.steps else set()
     for part in record.devices:
-        _count(store, part, _EXCHANGED)
+        _count(store, part, _EXCHANGED if part.service is None else (*_EXCHANGED, *_SERVED))
         if part.peak_memory_bytes:
             store.set(names.MEMORY_BYTES, (part.device,), part.peak_memory_bytes)
         if part.health is not None:  # counters too are set: they are the drive's own
@@ -154,9 +172,11 @@ def _energy_series(node: str, components: Iterable[str], clock: str) -> list[tup
     ]
 
 
-def _count(store: Store, part: DeviceRound, counters: Iterable[_Counter]) -> None:
-    for metric, extra, figure in counters:
-        store.add(metric, _labels(metric, part.device, extra, part.clock), float(figure(part)))
+def _count(store: Store, part: DeviceRound, series: Iterable[_Figure]) -> None:
+    figures = (
+        (metric, _labels(metric, part.device, extra, part.clock), figure(part)) for metric, extra, figure in series
+    )
+    store.update({(metric, labels): float(value) for metric, labels, value in figures})
 
 
 def _labels(metric: Metric, device: str, extra: Labels, clock: str) -> Labels:

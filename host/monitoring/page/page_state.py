@@ -105,6 +105,14 @@ class RunSoFar(_Figures, frozen=True, kw_only=True):
     images: Annotated[int, old_name_of("records")] = 0
 
 
+class HostIoNow(msgspec.Struct, frozen=True, kw_only=True):
+    """Host I/O of a drive in its last round: commands that ended, their 99th percentile, and how many are in it."""
+
+    commands_per_second: float | None
+    p99_seconds: float | None
+    queue_depth: float | None
+
+
 class DriveNow(Renamed, frozen=True, kw_only=True):
     """A drive, or the ``host`` if it trains.
 
@@ -121,6 +129,7 @@ class DriveNow(Renamed, frozen=True, kw_only=True):
         joules: charged to it so far; modelled.
         slowdown: observed over expected seconds of its last synchronous step; null without a table.
         straggler: its last part came too late.
+        host_io: what its host had of it in the last round; null of a drive that serves none.
         bands: of ``device_seconds``, here `compute_seconds`, ``energy_joules``, here `joules`, and `watts`; empty if
             not known.
     """
@@ -139,6 +148,7 @@ class DriveNow(Renamed, frozen=True, kw_only=True):
     joules: float
     slowdown: float | None
     straggler: bool
+    host_io: HostIoNow | None = None
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
     images: Annotated[int, old_name_of("records")] = 0
     images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None

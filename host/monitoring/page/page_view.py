@@ -6,15 +6,17 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
 from host.core.records import RoundRecord, StepRecord
 from host.core.run_stats import RunStats
-from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve
+from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve, shorten_number
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.charts.run_curves import progress_panes
 from host.monitoring.decision_text import describe_step
-from host.monitoring.page.page_state import RoundNow, RunSoFar, SeriesNow
+from host.monitoring.page.page_state import HostIoNow, RoundNow, RunSoFar, SeriesNow
+from host.monitoring.service_sums import commands_per_second
 
 MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
 # Figures of a run that are its last round's.
@@ -145,6 +147,17 @@ def describe_round(record: RoundRecord) -> RoundNow:
         array_seconds=record.array_seconds,
         wall_seconds=record.wall_seconds,
         bands=RunStats.of([record]).all_bands,
+    )
+
+
+def describe_service(figures: ServiceFigures | None) -> HostIoNow | None:
+    """Return what the page shows of a drive in service."""
+    if figures is None:
+        return None
+    return HostIoNow(
+        commands_per_second=shorten_number(commands_per_second(figures)),
+        p99_seconds=shorten_number(figures.p99_seconds),
+        queue_depth=shorten_number(figures.queue_depth),
     )
 
 

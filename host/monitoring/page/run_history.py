@@ -204,6 +204,7 @@ class History(RunListener):
                 joules=shorten_number(math.fsum(stats.node_joules.get(name, {}).values())) or 0.0,
                 slowdown=shorten_number(self._slowdowns.get(name)),
                 straggler=name in parts and parts[name].straggler,
+                host_io=view.describe_service(parts[name].service if name in parts else None),
                 bands=stats.device_bands.get(name, {}) | ({} if power is None else {"watts": power}),
             )
 

@@ -15,12 +15,13 @@ import msgspec
 import yaml
 from markupsafe import Markup
 
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.profiles.profile import FigureEntry
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.units import format_bytes
 from host.core.figure_bands import describe_ends
 from host.core.owned_files import write_whole
-from host.core.records import EventKind, EventRecord
+from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.run_stats import RunStats
 from host.core.summary import INSTRUCTIONS
 from host.monitoring.charts.chart import Chart
@@ -28,6 +29,7 @@ from host.monitoring.charts.chart_timeline import Timeline, make_timeline
 from host.monitoring.report.charts.chart_svg import ChartSvg, draw_chart, draw_timeline
 from host.monitoring.report.charts.held_chart import held_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
+from host.monitoring.report.charts.service_charts import protect_limit, service_chart
 from host.monitoring.report.charts.step_charts import step_charts
 from host.monitoring.report.charts.training_charts import link_chart, power_chart, progress_charts, throughput_chart
 from host.monitoring.report.compare_baseline import compare
@@ -38,6 +40,7 @@ from host.monitoring.report.run_decisions import COMPARED_STEPS, RunDecision, li
 from host.monitoring.report.sync_report import describe_steps, step_tiles
 from host.monitoring.report.tiles import describe_status, list_tiles
 from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
+from host.monitoring.service_sums import bytes_per_second, commands_per_second, sum_by_drive
 
 
 class ReportOutput(msgspec.Struct, frozen=True):
@@ -125,6 +128,9 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             energy=energy,
             metrics=_client_metrics(totals),
             healths={name: of.health for name, of in list(totals.devices.items())[:_MOST_DEVICES] if of.health},
+            service=_services(run.rounds),
+            most_devices=_MOST_DEVICES,
+            limit=protect_limit(run.job),
             columns={
                 "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
                 "energy": [(component, "n") for component in energy.get("components", [])],
@@ -201,6 +207,7 @@ def list_charts(run: RunData, totals: RunStats, decisions: Sequence[RunDecision]
         *([held] if run.held is not None and (held := held_chart(run.held)) is not None else []),
         *([power] if (power := power_chart(run.rounds)) is not None else []),
         *([plan_chart(run.plan)] if run.plan is not None else []),
+        *([served] if (served := service_chart(run.rounds, protect_limit(run.job))) is not None else []),
         *step_charts(run.rounds, decisions, totals.clock),
     ]
 
@@ -225,6 +232,11 @@ def _client_metrics(totals: RunStats) -> dict[str, dict[str, float]]:
     devices = totals.devices.items()
     names = list(dict.fromkeys(name for _, own in devices for name in own.metrics))[:_MOST_METRICS]
     return {name: {key: own.metrics[name] for key, own in devices if name in own.metrics} for name in names}
+
+
+def _services(rounds: Sequence[RoundRecord]) -> list[tuple[str, ServiceFigures, float, float]]:
+    """Return drive, figures, commands and bytes per second of the drives that served a host."""
+    return [(name, own, commands_per_second(own), bytes_per_second(own)) for name, own in sum_by_drive(rounds).items()]
 
 
 def _energy(totals: RunStats) -> dict[str, Any]:

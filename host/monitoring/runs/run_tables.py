@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.core.records import RoundRecord
+from host.monitoring.service_sums import list_figures
 from host.monitoring.report.load_run import RunData
 from host.training.rounds.client_figures import name_figures
 
@@ -102,6 +103,7 @@ def _device_rows(record: RoundRecord) -> Rows:
             **{name: getattr(part, name) for name in (*names, *bytes_)},
             "device_seconds": part.device_seconds.total,
             "joules": math.fsum(part.energy_joules.values()),
+            **{f"service_{name}": value for name, value in list_figures(part.service).items()},
             **{called[name]: value for name, value in part.metrics.items()},
         }
         for part in record.devices

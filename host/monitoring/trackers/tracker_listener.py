@@ -22,6 +22,7 @@ from host.core.records import RoundRecord, StepRecord
 from host.monitoring.run_directory import ARRAY_FILE, JOB_FILE, RECORDS_FILE, REPORT_FILE, SUMMARY_FILE, VERSIONS_FILE
 from host.monitoring.run_listener import RunListener, RunStart
 from host.monitoring.runs.run_comparison import flatten
+from host.monitoring.service_sums import list_figures
 from host.monitoring.trackers.tracker import TrackedRun, Tracker
 from host.training.rounds.client_figures import name_figures
 
@@ -153,6 +154,7 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
                 ("loss", part.loss),
                 ("device_seconds", part.device_seconds.total),
                 ("joules", math.fsum(part.energy_joules.values())),
+                *((f"service/{name}", float(value)) for name, value in list_figures(part.service).items()),
                 *((called[name], value) for name, value in part.metrics.items()),
             )
         },

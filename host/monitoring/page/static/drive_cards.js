@@ -14,7 +14,7 @@ const condition = (drive) => [drive.state, slowed(drive) ? `slowed ${slowdown(dr
 const clock = (drive) => drive.clock || "no clock yet";
 
 /** What is known of a drive: label and text; those from the fourth on may have a band, and a line of their own. */
-const FACTS = [
+const BASE = [
   ["records / device s", (drive) => (drive.state === "lost" ? NONE : short(drive.records_per_device_second))],
   ["batch", (drive) => number(drive.batch_size)],
   ["slowdown", slowdown],
@@ -22,11 +22,24 @@ const FACTS = [
   ["energy", (drive) => joules(drive.joules) + ends((drive.bands || {}).energy_joules, joules)],
   ["computed", (drive) => seconds(drive.compute_seconds) + ends((drive.bands || {}).device_seconds, seconds)],
 ];
+/** Of drives that serve a host. */
+const SERVICE = [
+  ["host IOPS", (drive) => short(drive.host_io?.commands_per_second)],
+  ["host p99", (drive) => seconds(drive.host_io?.p99_seconds)],
+  ["host queue depth", (drive) => short(drive.host_io?.queue_depth)],
+];
+let FACTS = BASE;
 const MORE = [["records", (drive) => number(drive.records)], ["rounds", (drive) => number(drive.rounds)], ["clock", clock], ["profile", (drive) => drive.profile || NONE]];
+
+/** Tell of host I/O too from the first drive on that serves one. */
+function chooseFacts(drives) {
+  if (FACTS === BASE && drives.some((drive) => drive.host_io)) FACTS = [...BASE, ...SERVICE];
+}
 
 /** A card for each drive, changed in place. Returns a note for below. */
 export function showCards(box, drives) {
-  const list = reuse(box, "cards", () => make("ul", { class: "cards", role: "list" }));
+  chooseFacts(drives);
+  const list = reuse(box, `cards-${FACTS.length}`, () => make("ul", { class: "cards", role: "list" }));
   const shown = drives.slice(0, MOST_CARDS);
   keep(list, shown, makeCard, (card, drive) => {
     card.className = `drive ${classes(drive)}`;
@@ -47,6 +60,7 @@ let chosen = null;
 
 /** A cell for each drive: one stop for the Tab key, arrows move inside, the drive in focus is told in full. */
 export function showCells(box, drives) {
+  chooseFacts(drives);
   const parts = reuse(box, "cells", () => {
     const list = make("ul", { class: "cells", role: "list", "aria-label": "Drives; arrow keys move" });
     list.addEventListener("keydown", (event) => move(list, event));
@@ -106,6 +120,7 @@ function tell(list, button) {
 
 /** A row for each drive. */
 export function showTable(box, drives) {
+  chooseFacts(drives);
   const frame = reuse(box, "table", () => make("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "h-drives" }));
   const shown = drives.slice(0, MOST_ROWS);
   const facts = FACTS.map(([label, text], index) => [label, text, true, index > 3]);

@@ -228,11 +228,11 @@ def _paint_mark(axes: Axes, mark: Mark, tag: Mapping[str, Any], colours: Mapping
 
 def _paint_key(figure: Figure, grid: Iterable[Axes], columns: int, keys: Iterable[Patch] = ()) -> None:
     """Put what the labelled things are above all of the figure."""
-    found = [pair for axes in grid for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-    found += [(patch, patch.get_label()) for patch in keys]
+    found = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    found |= {patch.get_label(): patch for patch in keys}
     if found:
         style = {"ncols": columns, "handlelength": 1.7, "columnspacing": 1.2, "borderpad": 0.1}
-        figure.legend(*zip(*found, strict=True), loc="outside upper left", **style)
+        figure.legend(found.values(), found.keys(), loc="outside upper left", **style)
 
 
 def _paint_timeline(figure: Figure, timeline: Timeline, columns: int) -> None:

@@ -21,14 +21,14 @@ from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.metrics.nvme_metrics import HEALTH_FIGURES
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
-from tests.support.metrics import DEVICES, TABLE, begun, exposed, facts, starting
-from tests.support.records import device_round, round_record, with_bands
+from tests.support.metrics import DEVICES, TABLE, begun, exposed, facts, scraped, starting
+from tests.support.records import device_round, round_record, service_figures, service_rounds, with_bands
 from tests.support.sync_records import SyncRun
 
 UNITS = {"seconds", "bytes", "joules", "watts", "ratio", "celsius"}
 # Their unit does not say that they are made of seconds.
 MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd_possible_records_per_second"} | {
-    "csd_calibrated_records_per_second",
+    *("csd_calibrated_records_per_second", "csd_dies_busy_ratio", "csd_training_share_ratio"),
 }
 # What would be unbounded, or names a thing of another kind.
 FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
@@ -53,6 +53,7 @@ def full() -> str:
             peak_memory_bytes=1,
             metrics={"a b": 0.5},
             health=decode_health(SMART, OCP),
+            service=service_figures(),
         )
         for name in DEVICES
     ]
@@ -126,6 +127,26 @@ def test_a_round_exports_how_far_its_seconds_rest_on_samples() -> None:
         "csd_sampling_missing_drives 1.0",
         "csd_sampling_steps_total 368.0",
     ]
+
+
+def test_what_drives_do_for_their_host_adds_up_or_is_the_last_rounds() -> None:
+    state, rounds = begun(DEVICES), service_rounds(2, DEVICES[:2], failed_writes=3)
+    for record in rounds:
+        state.add_round(record)
+    found = scraped(state)
+    device = DEVICES[1]
+    assert found["csd_host_commands_total"][device, "read"] == 280_000
+    assert found["csd_host_bytes_total"][device, "write"] == 120_000 * 4096
+    assert found["csd_host_failed_writes_total"] == {(name,): 6 for name in DEVICES[:2]}
+    latencies = {key: value for key, value in found["csd_host_latency_seconds"].items() if device in key}
+    assert {percentile: value for (_, _, percentile), value in latencies.items()} == pytest.approx(
+        {"50": 3.0e-4, "99": 4.5e-3, "99.9": 7.5e-3}
+    )
+    assert found["csd_host_mean_latency_seconds"]["counted", device] == pytest.approx(3.6e-4)
+    assert found["csd_write_amplification"][device,] == 1.8
+    for name in ("csd_host_queue_depth", "csd_dies_busy_ratio", "csd_training_share_ratio"):
+        assert len(found[name]) == 2
+    assert not [line for line in exposed(begun(DEVICES)).splitlines() if line.startswith("csd_host_c")]
 
 
 @pytest.mark.parametrize("clock", ["counted", "sampled", "sampled+wall"])

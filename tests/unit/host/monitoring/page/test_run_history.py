@@ -17,14 +17,14 @@ from host.core.records import EventKind, EventRecord, RoundRecord
 from host.monitoring.charts.chart import Curve, Point, thin
 from host.monitoring.charts.chart_timeline import MOST_BARS
 from host.monitoring.charts.run_curves import RunCurves
-from host.monitoring.page.page_state import FINISHED, STARTING, TRAINING, DriveNow, PageState
+from host.monitoring.page.page_state import FINISHED, STARTING, TRAINING, DriveNow, HostIoNow, PageState
 from host.monitoring.page.page_view import MOST_BATCH_CURVES, MOST_DRIVES, show_timeline
 from host.monitoring.page.run_history import MOST_CHANGES, MOST_EVENTS, MOST_ROUNDS, History
 from host.monitoring.recorder import Recorder, ResumePoint
 from host.monitoring.run_directory import RunDirectory
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import RunStart, show_round
-from tests.support.records import array_rounds, device_round, round_record, with_bands
+from tests.support.records import array_rounds, device_round, round_record, service_rounds, with_bands
 from tests.support.sync_records import Disturbed, SyncRun
 
 NAMES = tuple(f"csd-{number:02d}" for number in range(4))
@@ -143,6 +143,18 @@ def test_totals_and_drives_are_those_of_the_records() -> None:
     assert accuracy.y == pytest.approx([record.accuracy for record in rounds], rel=1e-5)
     drives, host = (curve(now, "power", name).y for name in ("drives", "host and chassis"))
     assert np.add(drives, host) == pytest.approx([r.total_joules / r.array_seconds for r in rounds], rel=1e-5)
+
+
+def test_a_drive_that_serves_a_host_says_so_of_its_last_round() -> None:
+    history = played(service_rounds(3, NAMES[:2]))
+    found = [drives_of(shown(history))[name].host_io for name in NAMES]
+    assert found[:2] == [
+        HostIoNow(commands_per_second=20_000.0, p99_seconds=4.5e-3, queue_depth=2.4),
+        HostIoNow(commands_per_second=20_000.0, p99_seconds=6e-3, queue_depth=2.4),
+    ]
+    assert found[2:] == [None, None]
+    history.add_round(array_rounds(1, NAMES)[0])
+    assert drives_of(shown(history))[NAMES[0]].host_io is None
 
 
 def test_what_is_drawn_is_also_told_by_name_for_one_release() -> None:

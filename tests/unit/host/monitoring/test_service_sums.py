@@ -1,0 +1,77 @@
+"""Sums of what drives did for their host: counts add up, means stay between, percentiles are of one round."""
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csd_emu.perfmodel.storage.service_figures import ServiceFigures
+from host.core.records import RoundRecord, decode_record
+from host.monitoring.service_sums import bytes_per_second, commands_per_second, list_figures, sum_by_drive, sum_services
+from tests.support.records import array_rounds, service_figures, service_rounds
+
+COUNTS = ("reads", "writes", "read_bytes", "write_bytes", "failed_writes", "over_limit_seconds")
+MEANS = ("mean_seconds", "queue_depth", "die_busy_share", "training_share")
+PERCENTILES = ("p50_seconds", "p99_seconds", "p999_seconds", "alone_p99_seconds")
+_SHARES = st.floats(0.0, 1.0)
+FIGURES = st.builds(
+    ServiceFigures,
+    seconds=st.floats(0.0, 1e4),
+    **{name: st.integers(0, 10**9) for name in COUNTS},
+    **{name: _SHARES for name in (*MEANS, *PERCENTILES, "waited_seconds")},
+    write_amplification=st.floats(1.0, 9.0),
+    second_p99_seconds=st.lists(_SHARES, max_size=3),
+)
+
+
+@given(st.lists(FIGURES, min_size=1, max_size=6))
+def test_counts_add_up_means_lie_between_and_percentiles_are_of_the_worst_round(figures: list[ServiceFigures]) -> None:
+    total = sum_services(figures)
+    for name in COUNTS:
+        assert getattr(total, name) == sum(getattr(each, name) for each in figures)
+    for name in ("seconds", "waited_seconds"):
+        assert getattr(total, name) == pytest.approx(sum(getattr(each, name) for each in figures))
+    for name in MEANS:
+        values = [getattr(each, name) for each in figures]
+        assert min(values) * (1 - 1e-9) <= getattr(total, name) <= max(values) * (1 + 1e-9)
+    worst = [getattr(total, name) for name in PERCENTILES]
+    assert worst in [[getattr(each, name) for name in PERCENTILES] for each in figures]
+    assert total.p99_seconds == max(each.p99_seconds for each in figures)
+    assert total.write_amplification == figures[-1].write_amplification
+
+
+@given(FIGURES)
+def test_one_round_is_its_own_sum(figures: ServiceFigures) -> None:
+    assert list_figures(sum_services([figures])) == pytest.approx(list_figures(figures))
+
+
+@given(st.lists(FIGURES, min_size=2, max_size=6))
+def test_rates_lie_between_those_of_the_rounds(figures: list[ServiceFigures]) -> None:
+    timed = [each for each in figures if each.seconds > 1e-3]
+    for rate in (commands_per_second, bytes_per_second):
+        if timed:
+            rates, whole = [rate(each) for each in timed], rate(sum_services(timed))
+            assert min(rates) * (1 - 1e-9) <= whole <= max(rates) * (1 + 1e-9)
+
+
+def test_no_time_is_no_rate() -> None:
+    assert commands_per_second(service_figures(seconds=0.0)) == bytes_per_second(service_figures(seconds=0.0)) == 0.0
+    assert math.isfinite(sum_services([service_figures(seconds=0.0, reads=0, writes=0)] * 2).mean_seconds)
+
+
+def test_each_drive_has_its_own_sum_and_who_serves_nobody_has_none() -> None:
+    found = sum_by_drive(service_rounds(3, ["csd-00", "csd-01"]))
+    assert {name: each.p99_seconds for name, each in found.items()} == pytest.approx({"csd-00": 4.5e-3, "csd-01": 6e-3})
+    assert {each.reads for each in found.values()} == {420_000}
+    assert sum_by_drive(array_rounds(2, ["csd-00"])) == {}
+    assert list_figures(None) == {}
+
+
+def test_a_record_keeps_them_and_a_diverged_run_may_lack_them() -> None:
+    (served,), (plain,) = service_rounds(1, ["csd-00"], second_p99_seconds=[1e-3]), array_rounds(1, ["csd-00"])
+    assert decode_record(msgspec.json.encode(served)) == served
+    diverged = decode_record(msgspec.json.encode(msgspec.structs.replace(plain, test_loss=math.nan)))
+    assert isinstance(diverged, RoundRecord)
+    assert diverged.devices[0].service is None
