@@ -54,6 +54,7 @@ from firmware_agent.common.frames.session_frames import (
     Welcome,
 )
 from firmware_agent.common.frames.step_frames import Step, Stepped
+from firmware_agent.common.health.drive_health import DriveHealth
 from firmware_agent.common.identity import Identity
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.split.activations import device_number
@@ -62,6 +63,7 @@ from firmware_agent.faults.competing_task import Disturbance
 from firmware_agent.faults.fault_injection import Saboteur
 from firmware_agent.faults.io_limits import Throttle
 from firmware_agent.faults.throttle_probe import probe_read, probe_send
+from firmware_agent.health_reader import HealthReader
 from firmware_agent.host_session import HostSession
 from firmware_agent.peak_memory import high_water_bytes
 from firmware_agent.power_meter import PowerMeter
@@ -90,7 +92,11 @@ class DriveJob(NamedTuple):
 
 
 class Agent:
-    """One drive's agent: its identity, its shard, and what the host asks of them."""
+    """One drive's agent: its identity, its shard, and what the host asks of them.
+
+    Attributes:
+        health: reads the drive's health logs; None of a drive that has none.
+    """
 
     def __init__(
         self,
@@ -118,6 +124,7 @@ class Agent:
         self._facts = dict(facts or {})
         self._throttle = throttle or Throttle(None)
         self._meter = meter
+        self.health: HealthReader | None = None
         self._instance = secrets.token_hex(8)
         self._stopwatch = Stopwatch()
         self._job: DriveJob | None = None
@@ -210,6 +217,8 @@ class Agent:
     def _begin_job(self, session: HostSession, job: Job) -> None:
         if self._job is not None and self._job.frame.overlap:
             raise ProtocolError("the host sent a second job in a session whose slices overlap; dial again for it")
+        if self.health is not None:
+            self.health.begin()
         device, stopwatch = self._identity.device, self._stopwatch
         exchange = ClientExchange(session.send_encoded, session.receive, stopwatch)
         trainer = Trainer(job, self._shard, device_number(device), stopwatch, exchange)
@@ -241,15 +250,18 @@ class Agent:
             step_seconds=list(done.step_seconds),
             metrics={} if done.reply is None else done.reply.metrics,
         )
-        return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]
+        return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered(), health=self._health()))]
 
     def _stepped(self, task: Step, done: LocalStep) -> Stepped:
         seconds, peak_bytes = self._stopwatch.take(), self._peak_bytes(done.samples)
         stepped = Stepped(task.step, done.samples, done.loss, seconds, done.read_bytes, peak_bytes)
-        return msgspec.structs.replace(stepped, metered=self._metered())
+        return msgspec.structs.replace(stepped, metered=self._metered(), health=self._health() or msgspec.UNSET)
 
     def _metered(self) -> Metered | None:
         return None if self._meter is None else self._meter.end()
+
+    def _health(self) -> DriveHealth | None:
+        return None if self.health is None else self.health.read()
 
     def _peak_bytes(self, records: int) -> int:
         """Return the most memory that was held; it is read anew when the batch changes, for it hardly rises else."""

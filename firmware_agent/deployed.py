@@ -26,6 +26,7 @@ from firmware_agent.common.handover import FAILED_MARKER, IDENTITY_FILE
 from firmware_agent.common.identity import Identity, read_identity
 from firmware_agent.drive import open_records, seed_generators, warm_up
 from firmware_agent.faults.competing_task import Disturbance
+from firmware_agent.health_reader import FOLDER, HealthReader
 from firmware_agent.host_session import HostSession
 from firmware_agent.power_meter import PowerMeter, Sensor, find_sensor
 
@@ -160,6 +161,7 @@ def _serve(folder: Path, identity: Identity, signature: object, stop: threading.
     agent = Agent(
         identity, open_records(identity, folder / SLOT, folder / SERVED.parent), Disturbance(None), **_power()
     )
+    agent.health = HealthReader(folder / FOLDER)
     report.write("running", identity)
     log.info("serving array %s as %s, incarnation %d", identity.array, identity.device, identity.incarnation)
     line = HostConnection(lambda: sign(folder) != signature, stop)

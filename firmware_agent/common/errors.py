@@ -197,3 +197,7 @@ class DriveUnfit(DeviceError):
 
 class InstallFailed(DeviceError):
     """Raised when an installation on a real drive was not finished; what ran before still runs."""
+
+
+class HealthLogRefused(DeviceError):
+    """Raised when a health log of a drive is damaged, another one, or of a version that is not known."""

@@ -34,6 +34,7 @@ from host.fleet.control_socket import ControlServer
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
 from host.fleet.shards import dealt_alike
+from host.monitoring.health_watch import HealthWatch
 from host.monitoring.machine_energy import MachineMeter
 from host.monitoring.metrics.info_metrics import describe_devices
 from host.monitoring.recorder import Recorder
@@ -185,6 +186,7 @@ class TrainingRun:
     async def _run_rounds(self, training: Training, quiet: bool) -> None:
         """Train to the end, and show and write down each round."""
         request, recorder, meter = self._request, self._recorder, MachineMeter(RaplMeter.open())
+        watch = HealthWatch(recorder.add_event)
         clock, mode = name_clock(self.clock, request.config.core_model), request.job.mode
         with RoundTable(clock, quiet, mode, request.evaluator.figures) as table:
             recorder.listeners.append(table)
@@ -195,6 +197,7 @@ class TrainingRun:
                 record = self._bands.add_to(meter.metered(await training.run_round()))
                 if self._counter is not None:
                     record = structs.replace(record, sampling=self._counter.steps.record())
+                watch.look_at(record)
                 await recorder.add_round(record, training, last=self._over())
                 self.accountant.service.check_full()
 

@@ -45,6 +45,7 @@ class TopDevice(Renamed, frozen=True):
         host_link_bytes: over the link, both ways, since the run began.
         memory_bytes: most memory that the agent has held; null if it is not known.
         bands: of its seconds, rate, watts and joules, by their names here; empty if not known (docs/bands.md).
+        health: what a real drive's own log says (docs/health.md), of the keys of `HEALTH` those that it tells.
     """
 
     device: str
@@ -60,6 +61,7 @@ class TopDevice(Renamed, frozen=True):
     memory_bytes: int | None
     slowdown_ratio: float | None = None
     bands: dict[str, Band] = msgspec.field(default_factory=dict)
+    health: dict[str, float] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
 
 
@@ -94,6 +96,14 @@ class TopReport(Renamed, frozen=True):
 
 USER_AGENT = "csd-emu-top"
 _TIMEOUT_SECONDS = 10.0
+# Figure of a drive's health -> metric, and how the table shows it; a word alone if it is not 0.
+HEALTH = {
+    "temperature_celsius": ("nvme_temperature_celsius", "{:.0f} °C"),
+    "throttling": ("nvme_current_throttling_status", "throttled"),
+    "critical_warning": ("nvme_critical_warning", "warns"),
+    "media_errors": ("nvme_media_errors_total", "{:.0f} media errors"),
+    "spare_ratio": ("nvme_available_spare_ratio", "spare {:.0%}"),
+}
 # What knows the clock of a device; a host has said no hello, and may train or not.
 _CLOCKS = (names.DEVICE_INFO, names.COMPUTE_SECONDS, names.DEVICE_SECONDS)
 
@@ -270,6 +280,7 @@ def _device(window: ScrapeWindow, device: str) -> TopDevice:
         memory_bytes=_whole(now.first(names.MEMORY_BYTES, device=device)),
         slowdown_ratio=now.first(names.SLOWDOWN, device=device),
         bands=_device_bands(window, device),
+        health={name: value for name, (of, _) in HEALTH.items() if (value := now.first(of, device=device)) is not None},
     )
 
 
@@ -280,7 +291,7 @@ def _whole(value: float | None) -> int | None:
 _COLOURS = {"training": "green", "ready": "cyan", "lost": "red"}
 _NONE = "-"
 # Columns that hold no figures.
-_WORDS = ("drive", "state", "clock")
+_WORDS = ("drive", "state", "clock", "health")
 # What a terminal may be too narrow for: then these columns are left out, and if need be bands have lines of their own.
 _LEAST = ("device s\ncomputing", "memory")
 _RECENT = "of the last round seen to end; before, since the run began"
@@ -345,7 +356,8 @@ def _table(report: TopReport, whole: bool, one_line: bool) -> Table:
     """Return the devices: `whole` with all columns, on `one_line` each."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     slowdowns = any(device.slowdown_ratio is not None for device in report.devices)
-    rows = [_row(device, slowdowns) for device in report.devices]
+    healthy = any(device.health for device in report.devices)
+    rows = [_row(device, slowdowns, healthy) for device in report.devices]
     for heading in [heading for heading in (rows[0] if rows else ()) if whole or heading not in _LEAST]:
         table.add_column(heading, justify="left" if heading in _WORDS else "right", no_wrap=True)
     for row in rows:
@@ -354,7 +366,7 @@ def _table(report: TopReport, whole: bool, one_line: bool) -> Table:
     return table
 
 
-def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
+def _row(device: TopDevice, slowdowns: bool, healthy: bool) -> dict[str, Text | str]:
     """Return heading -> cell."""
     return {
         "drive": device.device,
@@ -369,7 +381,13 @@ def _row(device: TopDevice, slowdowns: bool) -> dict[str, Text | str]:
         "J": _banded(device, "energy_joules", 2),
         "link": format_bytes(device.host_link_bytes),
         "memory": _NONE if device.memory_bytes is None else format_bytes(device.memory_bytes),
+        **({"health": _health(device)} if healthy else {}),
     }
+
+
+def _health(device: TopDevice) -> str:
+    shown = ((HEALTH[name][1], value) for name, value in device.health.items())
+    return ", ".join(text.format(value) for text, value in shown if value or "{" in text)
 
 
 def _number(value: float | None, digits: int) -> str:

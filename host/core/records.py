@@ -14,6 +14,7 @@ from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.perfmodel.timeline import Span
 from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
+from firmware_agent.common.health.drive_health import DriveHealth
 from host.core.failures import FailureRecord
 from host.core.figure_bands import Band
 from host.core.sampling.sampling_record import SamplingRecord
@@ -26,20 +27,19 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: its name.
         clock: of its seconds: ``counted``, ``sampled``, ``modelled`` or ``wall``; the first and last are its own word.
-        samples: records trained on, repetitions counted.
+        samples, loss: records trained on, repetitions counted, and the mean over them.
         steps, batch_size: optimiser steps, and records per step.
-        loss: mean over the samples.
         stopwatch_seconds: what the device's own clock saw, per phase.
         device_seconds: compute as seconds of the device's profile, per phase.
         read_seconds: reading the records from flash, composed from bytes.
         receive_seconds, send_seconds: taking the weights from the link and giving them to it, composed from bytes.
         flash_read_bytes: read from the shard.
-        sent_bytes: over the wire, host to device, in this round.
-        received_bytes: over the wire, device to host, in this round; of the host's own part, the records that it read.
+        sent_bytes, received_bytes: over the wire, to the device and from it; of the host's part, the records it read.
         peak_memory_bytes: most memory that the agent held, 0 if it does not know.
         energy_joules: per component, over the whole round (see docs/power.md).
         straggler: it missed the round's deadline, and its weights were left out.
         metered: what the drive's own sensor saw; None where all of its energy is modelled.
+        health: what the drive's own logs said last; None of one that is not real, or whose logs cannot be read.
         metrics: the client program's numbers, all finite and by the names of its trial, but for ``loss``.
         service: what it did for its host; None without `host_io`.
     """
@@ -62,6 +62,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     energy_joules: dict[str, float] = msgspec.field(default_factory=dict)
     straggler: bool = False
     metered: Metered | None = None
+    health: DriveHealth | None = None
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
     service: ServiceFigures | None = None
 
@@ -115,8 +116,7 @@ class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
         layer: that its part begins with.
         layers: how many it has.
         state_bytes: of their parameters and buffers, which no longer cross the link.
-        up_bytes: activations and labels, all drives to the host.
-        down_bytes: gradients of activations, host to all drives.
+        up_bytes, down_bytes: activations and labels, all drives to the host; their gradients, host to all drives.
         tail_seconds: that it computed for.
         clock: whose seconds these are: ``modelled`` beside counted or modelled drives, else ``wall``.
     """
@@ -368,7 +368,7 @@ Record = RoundRecord | EventRecord | FailureRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
 _MAY_BE_NULL = {"machine_joules", "metered", "placement", "sampling", "sending", "servers", "gain", "service"}
-_MAY_BE_NULL |= {"slice_bytes", "credit_bytes", "gradient_noise_records"}
+_MAY_BE_NULL |= {"slice_bytes", "credit_bytes", "gradient_noise_records", "health"}
 
 
 def decode_record(line: bytes) -> Record:

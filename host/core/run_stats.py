@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from csd_emu.perfmodel.power import sum_energy
+from firmware_agent.common.health.drive_health import DriveHealth
 from host.core.figure_bands import Band, add_bands, rate_band, scale_band, span_of
 from host.core.records import DeviceRound, RoundRecord
 from host.core.sampling.sampling_record import SamplingRecord, add_sampling
@@ -28,6 +29,8 @@ class DeviceStats:
         received_bytes: device to host.
         peak_memory_bytes: the most that its agent held, 0 if it does not know.
         metrics: of its client program, as it returned them last in time.
+        health: what its own logs said last; None if they never said anything.
+        log_joules: of its whole rounds, by the power that its log had at the end of each; None without one.
     """
 
     clocks: set[str] = field(default_factory=set)
@@ -41,9 +44,11 @@ class DeviceStats:
     received_bytes: int = 0
     peak_memory_bytes: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    health: DriveHealth | None = None
+    log_joules: float | None = None
 
-    def add(self, part: DeviceRound) -> None:
-        """Add its part in a round."""
+    def add(self, part: DeviceRound, round_seconds: float) -> None:
+        """Add its part in a round that took so long."""
         self.clocks.add(part.clock)
         self.rounds += 1
         self.stragglers += part.straggler
@@ -51,6 +56,9 @@ class DeviceStats:
         self.sent_bytes += part.sent_bytes
         self.received_bytes += part.received_bytes
         self.peak_memory_bytes = max(self.peak_memory_bytes, part.peak_memory_bytes)
+        self.health = part.health or self.health
+        if part.health is not None and part.health.power_watts is not None:
+            self.log_joules = (self.log_joules or 0.0) + part.health.power_watts * round_seconds
 
     def add_training(self, part: DeviceRound) -> None:
         """Add what it did in time."""
@@ -126,7 +134,7 @@ class RunStats:
         if record.machine_joules is not None:
             self.machine_joules = (self.machine_joules or 0.0) + record.machine_joules
         for part in record.devices:
-            self._device(part.device).add(part)
+            self._device(part.device).add(part, record.array_seconds)
         for part in record.in_time:
             self._device(part.device).add_training(part)
             self.read_bytes += part.flash_read_bytes

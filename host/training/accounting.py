@@ -310,6 +310,7 @@ class Accountant:
             received_bytes=part.received_bytes,
             peak_memory_bytes=trained.peak_memory_bytes,
             metered=trained.metered if part.hello_clock == WALL else None,
+            health=trained.health if part.hello_clock == WALL else None,
             metrics={k: v for k, v in trained.metrics.items() if k != "loss"} if part.by_program else {},
         )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -323,6 +326,9 @@ def test_a_unit_is_enabled_and_started_or_the_start_fails(tmp_path: Path) -> Non
     drive.install(drive.bundle("one"))
     unit = drive.system / "etc/systemd/system/csd-agent.service"
     assert f"ReadWritePaths={drive.root}\n" in unit.read_text()
+    health_unit = unit.with_name("csd-agent-health.service")
+    assert f"ReadWritePaths={drive.root}/health\n" in health_unit.read_text()
+    assert f"Wants={health_unit.name}\n" in unit.read_text()
     with pytest.raises(DriveUnfit, match=r"systemctl enable csd-agent\.service failed, so a boot would not start it"):
         service.start(drive.site())
     drive.have_tool("systemctl", "case $1 in show) echo NRestarts=3 ;; is-active) echo active ;; esac")
@@ -333,6 +339,7 @@ def test_a_unit_is_enabled_and_started_or_the_start_fails(tmp_path: Path) -> Non
     assert "start csd-agent.service" in calls
     service.uninstall(drive.site())
     assert not unit.exists()
+    assert not health_unit.exists()
 
 
 def test_what_starts_without_an_init_says_that_no_boot_starts_it(drive: LocalDrive) -> None:
@@ -616,3 +623,58 @@ def wait_for(drive: LocalDrive, state: str, other_than: int = 0, version: str = 
         if found.state == state and found.pid not in (0, other_than) and version in ("", found.running):
             return found
     raise AssertionError(f"the agent is {found}")
+
+
+def health(drive: LocalDrive, answers: str, name: str = "smart.json", seconds: float = 10.0) -> Path:
+    """Have an nvme-cli that `answers`, start the agent, and return the log's path once nvme was asked for both logs."""
+    drive.have_tool("nvme", answers)
+    drive.install(drive.bundle("one"))
+    service.start(drive.site())
+    calls, end = drive.system / "nvme.calls", time.monotonic() + seconds
+    while not calls.exists() or "ocp" not in calls.read_text() or list(drive.root.glob("health/*.new")):
+        assert time.monotonic() < end, "nvme was never asked"
+        time.sleep(0.05)
+    return drive.root / "health" / name
+
+
+def watchers(drive: LocalDrive) -> list[str]:
+    """Return the command lines of the root parts that run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode())
+    return [line for line in found if "watch-health" in line and str(drive.root) in line]
+
+
+def test_health_logs_lie_where_the_agent_reads_them_for_as_long_as_it_is_wanted(drive: LocalDrive) -> None:
+    (drive.system / "dev").mkdir()
+    for name in ("nvme0", "nvme0n1"):
+        (drive.system / "dev" / name).touch()
+    path = health(drive, 'case "$1" in smart-log) echo "{}" ;; *) echo "no such log"; exit 1 ;; esac')
+    assert path.read_text() == "{}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [each.name for each in path.parent.iterdir()] == ["smart.json"]
+    asked = (drive.system / "nvme.calls").read_text().splitlines()
+    controller = asked[0].split()[1]
+    assert re.fullmatch(rf"{drive.system}/dev/nvme\d+", controller)
+    assert asked == [f"smart-log {controller} -o json", f"ocp smart-add-log {controller} -o json"]
+    assert len(watchers(drive)) == 1
+    service.stop(drive.site())
+    assert watchers(drive) == []
+    service.uninstall(drive.site())
+    assert not drive.root.exists()
+
+
+def test_an_endless_answer_leaves_no_log(drive: LocalDrive) -> None:
+    (drive.system / "dev").mkdir()
+    (drive.system / "dev/nvme0").touch()
+    path = health(drive, 'case "$1" in smart-log) exec cat /dev/zero ;; *) echo "{}" ;; esac', "ocp.json")
+    assert [each.name for each in path.parent.iterdir()] == ["ocp.json"]
+
+
+def test_a_drive_without_nvme_cli_has_no_root_part(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    service.start(drive.site())
+    wait_for(drive, "waiting")
+    assert watchers(drive) == []
+    assert list((drive.root / "health").iterdir()) == []

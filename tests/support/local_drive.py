@@ -80,7 +80,7 @@ class LocalDrive:
         if broken:
             files["agent/broken"] = ""
         facts = f'{{\n "form": "wheels",\n "python": "3.11",\n "layer": "{base.layer.id}"\n}}\n'
-        for script in ("csd-agent.service", "csd-agent.init"):
+        for script in ("csd-agent.service", "csd-agent-health.service", "csd-agent.init"):
             files[script] = (default_folder() / script).read_text()
         files |= {"version.json": facts, "bin/csd-agent": self._script}
         version = self._pack(place / "version", files, {"site": f"../../layers/{base.layer.id}"}, 1 << 40)

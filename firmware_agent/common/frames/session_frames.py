@@ -24,6 +24,7 @@ from firmware_agent.common.frames.frame_fields import (
     TensorSpec,
     Text,
 )
+from firmware_agent.common.health.drive_health import DriveHealth
 
 
 class Holding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,7 +179,8 @@ class Trained(Frame, frozen=True, omit_defaults=True):
 
     `loss` is the mean over the samples seen, 0 without any; `peak_memory_bytes` the most that the agent's process had
     in RAM, 0 if not read; `metered` is there if the drive has a power sensor. `step_seconds` are those of each of
-    `Train.batches`, and `seconds` then what came after them. `metrics` are a client program's.
+    `Train.batches`, and `seconds` then what came after them. `metrics` are a client program's. `health` is there if the
+    drive's own logs can be read.
     """
 
     round: Positive
@@ -191,6 +193,7 @@ class Trained(Frame, frozen=True, omit_defaults=True):
     metered: Metered | None = None
     step_seconds: Annotated[list[PhaseSeconds], Meta(max_length=MAX_RAW_STEPS)] = msgspec.field(default_factory=list)
     metrics: Annotated[dict[Name, float], Meta(max_length=MAX_FACTS)] = msgspec.field(default_factory=dict)
+    health: DriveHealth | None = None
 
 
 class Exchange(Frame, frozen=True):

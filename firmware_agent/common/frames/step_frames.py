@@ -21,6 +21,7 @@ from firmware_agent.common.frames.frame_fields import (
     TensorSpec,
     Text,
 )
+from firmware_agent.common.health.drive_health import DriveHealth
 
 # What a step that is only timed computes: all of it, or its forward pass.
 Timing = Literal["whole", "forward"]
@@ -119,6 +120,7 @@ class Stepped(Frame, frozen=True):
     """Drive: the gradient, and the buffers as the step left them, came before this frame.
 
     `loss` is the mean over the step's records; `seconds` have no update: the host does it.
+    `health` is left out where the drive's own logs cannot be read.
     """
 
     step: Positive
@@ -128,6 +130,7 @@ class Stepped(Frame, frozen=True):
     read_bytes: Count
     peak_memory_bytes: Count = 0
     metered: Metered | None = None
+    health: DriveHealth | msgspec.UnsetType = msgspec.UNSET
 
 
 class Reduce(Frame, frozen=True):

@@ -40,7 +40,7 @@ from host.deploy.compatibility import Form
 # Raised whenever the same inputs would give other bytes.
 BUILDER_VERSION = 1
 VERSION_FILE = "version.json"
-_SCRIPTS = ("csd-agent.init", "csd-agent.service")
+_SCRIPTS = ("csd-agent.init", "csd-agent.service", "csd-agent-health.service")
 _PARTIAL = ".partial-"
 
 

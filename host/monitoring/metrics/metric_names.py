@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from host.monitoring.metrics.metric import ROUND_BUCKETS, STEP_BUCKETS, Metric
+from host.monitoring.metrics.nvme_metrics import HEALTH_FIGURES
 from host.monitoring.metrics.service_metric_names import SERVICE_METRICS
 
 BUILD_INFO = Metric("csd_build_info", "gauge", "", ("version", "python_version"), "1; which csd-emu serves this")
@@ -377,6 +378,7 @@ METRICS: tuple[Metric, ...] = (
     *(SERVER_INFO, SERVERS_EXPECTED, SERVERS, SERVER_STEPS),
     *(ALLREDUCE_BYTES, ALLREDUCE_SECONDS, SERVER_WAIT_SECONDS, RENDEZVOUS),
     *(REJOINS, ERRORS, REJECTED),
+    *HEALTH_FIGURES,
 )
 
 

@@ -19,6 +19,7 @@ from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics import service_metric_names as served
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric import Metric
+from host.monitoring.metrics.nvme_metrics import HEALTH_FIGURES
 from host.monitoring.metrics.series_store import Labels, Store
 from host.monitoring.metrics.step_counting import begin_device_steps, begin_steps, share_phase
 from host.monitoring.run_facts import DeviceFacts
@@ -111,6 +112,10 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
         _count(store, part, _EXCHANGED if part.service is None else (*_EXCHANGED, *_SERVED))
         if part.peak_memory_bytes:
             store.set(names.MEMORY_BYTES, (part.device,), part.peak_memory_bytes)
+        if part.health is not None:  # counters too are set: they are the drive's own
+            for metric, figure in HEALTH_FIGURES.items():
+                if (value := figure(part.health)) is not None:
+                    store.set(metric, (part.device,), value)
         if part.device not in shown:  # the others' batches are those of the last step
             store.set(names.BATCH_SIZE, (part.device,), part.batch_size)
     for part in record.in_time:  # other work was thrown away, and is longer than the round

@@ -127,6 +127,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
             energy=energy,
             metrics=_client_metrics(totals),
+            healths={name: of.health for name, of in list(totals.devices.items())[:_MOST_DEVICES] if of.health},
             service=_services(run.rounds),
             most_devices=_MOST_DEVICES,
             limit=protect_limit(run.job),

@@ -16,7 +16,17 @@ from host.policies.metrics.built_in_metrics import Mean
 
 __all__ = ["make_metrics"]
 
-_TAKEN = {*RoundRecord.__struct_fields__, "samples", "joules", "loss", "figure", "run", "gain", "metered", "sending"}
+_TAKEN = {
+    *RoundRecord.__struct_fields__,
+    "samples",
+    "joules",
+    "loss",
+    "figure",
+    "run",
+    "gain",
+    "metered",
+    "sending",
+} | {"health"}
 _USUAL = {"next_token": "perplexity", "mean_squared_error": "mean_absolute_error"}
 
 

@@ -297,6 +297,7 @@ def returned_reports(outcomes: Sequence[DeviceOutcome]) -> list[DeviceReport]:
                 *(said.step, said.samples, 1, said.loss, said.seconds, said.read_bytes),
                 said.peak_memory_bytes,
                 said.metered,
+                health=said.health or None,
             ),
             epochs=1,
             batch_size=said.samples,

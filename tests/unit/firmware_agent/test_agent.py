@@ -1,5 +1,6 @@
 """The agent's side of a session, over a fake session: it answers, and what the host may not do it survives."""
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from firmware_agent.common.frames.session_frames import (
     Welcome,
 )
 from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step, Stepped
+from firmware_agent.common.health.drive_health import DriveHealth, IoCounters
 from firmware_agent.common.identity import Identity
 from firmware_agent.common.shard import Shard, open_shard, write_shard
 from firmware_agent.common.slices import Assembler, cut_slices, make_slice, tensor_specs
@@ -44,6 +46,7 @@ from firmware_agent.common.weights import state_arrays
 from firmware_agent.common.wire import AnyFrame, encode, unpack
 from firmware_agent.faults.competing_task import Disturbance
 from firmware_agent.faults.fault_injection import Saboteur, damage
+from firmware_agent.health_reader import SMART, HealthReader
 from firmware_agent.host_session import HostSession
 from firmware_agent.training.trainer import Trainer
 from tests.support.fakes import JOB, random_shard
@@ -83,10 +86,15 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
 
 
 def serve(
-    shard: Shard, *hosts: FakeHost, saboteur: Saboteur | None = None, stop: threading.Event | None = None
+    shard: Shard,
+    *hosts: FakeHost,
+    saboteur: Saboteur | None = None,
+    stop: threading.Event | None = None,
+    health: HealthReader | None = None,
 ) -> Agent:
     """Let an agent serve one host after the other, then stop."""
     agent = Agent(IDENTITY, shard, Disturbance(None), saboteur=saboteur)
+    agent.health = health
     stop, left = stop or NeverWaits(), list(hosts)
 
     def dial(identity: Identity) -> HostSession:
@@ -569,3 +577,19 @@ def test_whose_failure_it_is(error: Exception, user: bool) -> None:
     assert (failed.user, failed.task) == (user, "Train")
     assert failed.exception == type(error).__name__
     assert unpack(encode(failed)) == [failed]
+
+
+def test_a_real_drive_tells_its_health_with_every_report_and_others_none(shard: Shard, tmp_path: Path) -> None:
+    log = {"critical_warning": 0, "temperature": 310, "host_read_commands": 5}
+    (tmp_path / SMART).write_text(json.dumps(log))
+    script = [Welcome(), JOB, *weights_frames(1, shard), Train(1, 0), *weights_frames(2, shard), step(2, [0])]
+    hosts = FakeHost(*script), FakeHost(*script)
+    serve(shard, hosts[0], health=HealthReader(tmp_path, lambda: (tmp_path / SMART).stat().st_mtime))
+    serve(shard, hosts[1])
+    reports = [[frame for frame in host.sent if isinstance(frame, Trained | Stepped)] for host in hosts]
+    for report in reports[0]:
+        assert isinstance(report.health, DriveHealth)
+        assert report.health.temperature_celsius == 37.0
+        assert report.health.io_of_job == IoCounters(read_commands=0)
+    assert [report.health or None for report in reports[1]] == [None, None]
+    assert all(b"health" not in encode(report) for report in reports[1])

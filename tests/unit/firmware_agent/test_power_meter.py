@@ -13,6 +13,7 @@ from csd_emu.perfmodel.power import MEASURED
 from csd_emu.profiles import get_profile
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
+from firmware_agent.common.health.drive_health import DriveHealth
 from firmware_agent.power_meter import PowerMeter, Sensor, find_sensor, measure
 from host.training.accounting import DeviceReport, make_accountant
 
@@ -114,3 +115,16 @@ def test_what_was_metered_stands_in_place_of_the_model_and_the_rest_is_idle() ->
     assert joules == pytest.approx({MEASURED: 30.0, "idle": idle * (elapsed - 2.1)})
     assert MEASURED not in energy("wall", None)[0]
     assert MEASURED not in energy("counted", Metered(30.0, 2.5))[0]  # an emulated drive draws nothing of its own
+
+
+def test_the_health_of_real_drives_alone_is_written_down() -> None:
+    groups = [{"profile": "newport", "engine": "native"}]
+    accountant = make_accountant(ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": groups}))
+    health = DriveHealth(temperature_celsius=40.0)
+    trained = Trained(1, 64, 2, 0.5, PhaseSeconds(forward=2.0), 10**9, health=health)
+
+    def of(clock: str) -> DriveHealth | None:
+        return accountant.account([DeviceReport("csd-00", clock, trained, 1, 32, 10**6, 10**6)]).devices[0].health
+
+    assert of("wall") == health
+    assert of("counted") is None

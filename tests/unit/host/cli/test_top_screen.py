@@ -13,6 +13,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.process_identity import ProcessMark
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.health.drive_health import DriveHealth
 from host.cli.top_report import Readings, ScrapeWindow, TopReport, find_run, make_report, render
 from host.core.records import EventKind, EventRecord
 from host.monitoring.exporter import Exporter
@@ -230,3 +231,24 @@ def test_the_command_shows_a_run_in_progress(
         silent = in_process(capsys, monkeypatch, "top", "--once")
     assert silent.code == 2
     assert "does not answer" in silent.err
+
+
+def text_of(report: TopReport) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200).print(render(report, 200, "since the run began"))
+    return out.getvalue()
+
+
+def test_the_health_of_real_drives_has_a_column_where_there_is_any() -> None:
+    state = begun(DRIVES)
+    add_round(state, 1, 100, 2.0, 30.0)
+    report = report_of(state)
+    assert [device.health for device in report.devices] == [{}, {}, {}]
+    assert "health" not in text_of(report)
+    hot = DriveHealth(temperature_celsius=75.0, throttling=2, critical_warning=0, media_errors=17, available_spare=0.08)
+    parts = [device_round(DRIVES[0], 1, PhaseSeconds(forward=1.0), health=hot)]
+    state.add_round(round_record(parts, round=2))
+    report = report_of(state)
+    told = {"temperature_celsius": 75.0, "throttling": 2.0, "critical_warning": 0.0, "media_errors": 17.0}
+    assert report.devices[0].health == told | {"spare_ratio": 0.08}
+    assert "75 °C, throttled, 17 media errors, spare 8%" in text_of(report)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.health.drive_health import DriveHealth
 from host.core.records import RoundRecord, in_time, node_joules
 from host.core.run_stats import RunStats
 from host.core.summary import SYNC, summarise
@@ -108,3 +109,15 @@ def test_one_round_without_bands_leaves_none(unknown: int) -> None:
     rounds = array_rounds(4, ["csd-00", "csd-01"])
     stats = RunStats.of(record if at == unknown else with_bands(record) for at, record in enumerate(rounds))
     assert (stats.bands, stats.device_bands) == ({}, {})
+
+
+def test_the_last_health_is_kept_and_the_logs_power_makes_joules() -> None:
+    healths = [None, DriveHealth(power_watts=10.0), DriveHealth(power_watts=12.0, media_errors=1), None]
+    rounds = [
+        round_record([device_round("csd-00", 1, PhaseSeconds(), health=health)], array_seconds=2.0)
+        for health in healths
+    ]
+    stats = RunStats.of(rounds).devices["csd-00"]
+    assert stats.health == healths[2]
+    assert stats.log_joules == 44.0
+    assert RunStats.of(rounds[:1]).devices["csd-00"].log_joules is None

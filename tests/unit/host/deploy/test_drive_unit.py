@@ -37,3 +37,13 @@ def test_root_may_only_do_what_it_must_before_it_becomes_the_agents_user() -> No
 
 def test_it_speaks_ip_and_to_its_own_system_alone() -> None:
     assert set(keys()["RestrictAddressFamilies"].split()) == {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}
+
+
+def test_what_asks_the_drive_for_its_health_may_do_nothing_else() -> None:
+    unit = (default_folder() / "csd-agent-health.service").read_text(encoding="utf-8")
+    own = dict(line.split("=", 1) for line in unit.splitlines() if re.match(r"[A-Z]\w+=", line))
+    wanted = {"CapabilityBoundingSet": "CAP_SYS_ADMIN", "PrivateNetwork": "yes", "DevicePolicy": "closed"}
+    wanted |= {"ReadWritePaths": "@FOLDER@/health", "ProtectSystem": "strict", "NoNewPrivileges": "yes"}
+    assert {key: own[key] for key in wanted} == wanted
+    assert own["PartOf"] == "csd-agent.service"
+    assert "User" not in own

@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,24 +11,29 @@ from prometheus_client.parser import text_string_to_metric_families
 from csd_lab.generate.metrics_documentation import PATH, render
 from csd_lab.generate.promql_queries import QUERIES, TARGET
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.health.drive_health import DriveHealth
+from firmware_agent.common.health.health_log import decode_health
 from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord
 from host.core.sampling.sampling_record import SamplingRecord
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
 from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.metrics.nvme_metrics import HEALTH_FIGURES
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from tests.support.metrics import DEVICES, TABLE, begun, exposed, facts, scraped, starting
 from tests.support.records import device_round, round_record, service_figures, service_rounds, with_bands
 from tests.support.sync_records import SyncRun
 
-UNITS = {"seconds", "bytes", "joules", "watts", "ratio"}
+UNITS = {"seconds", "bytes", "joules", "watts", "ratio", "celsius"}
 # Their unit does not say that they are made of seconds.
 MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd_possible_records_per_second"} | {
     *("csd_calibrated_records_per_second", "csd_dies_busy_ratio", "csd_training_share_ratio"),
 }
 # What would be unbounded, or names a thing of another kind.
 FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
+HEALTH_LOGS = Path(__file__).parents[3] / "firmware_agent/common/health/fixtures"
+SMART, OCP = ((HEALTH_LOGS / f"made-verbose.{log}.json").read_bytes() for log in ("smart", "ocp"))
 SAMPLING = SamplingRecord(counted_steps=13, steps=368, error=0.002, start_share=0.005, not_counted=["csd-01"])
 
 
@@ -43,7 +49,11 @@ def full() -> str:
     parts = [
         device_round(
             *(name, 10, PhaseSeconds(forward=1.0)),
-            **{"energy_joules": joules, "peak_memory_bytes": 1, "metrics": {"a b": 0.5}, "service": service_figures()},
+            energy_joules=joules,
+            peak_memory_bytes=1,
+            metrics={"a b": 0.5},
+            health=decode_health(SMART, OCP),
+            service=service_figures(),
         )
         for name in DEVICES
     ]
@@ -149,7 +159,7 @@ def test_counters_of_samples_begin_at_zero_on_their_clock_alone(clock: str) -> N
 def test_names_keep_the_rules(subtests: pytest.Subtests) -> None:
     for metric in METRICS:
         with subtests.test(metric=metric):
-            assert re.fullmatch(r"csd(_[a-z0-9]+)+", metric.name)
+            assert re.fullmatch(r"(csd|nvme)(_[a-z0-9]+)+", metric.name)
             assert metric.name.endswith("_total") == (metric.kind == "counter")
             assert metric.unit in UNITS | {""}
             last = metric.name.removesuffix("_total").rpartition("_")[2]
@@ -178,7 +188,8 @@ def test_every_figure_that_rests_on_time_names_its_clock(subtests: pytest.Subtes
     for metric in METRICS:
         with subtests.test(metric=metric):
             rests_on_time = metric.unit in {"seconds", "joules", "watts"} or metric.name in MADE_OF_SECONDS
-            assert ("clock" in metric.labels) == rests_on_time or metric.name == "csd_device_info"
+            others = metric.name == "csd_device_info" or metric.name.startswith("nvme_")  # labels of other exporters
+            assert ("clock" in metric.labels) == rests_on_time or others
 
 
 def test_no_two_metrics_have_a_name() -> None:
@@ -207,3 +218,26 @@ def test_a_drive_is_described_by_what_it_said() -> None:
     for label in ('kind="emulated"', 'profile="newport"', 'cores="4"', 'clock="counted"', 'torch_version="2.9.1"'):
         assert label in first
     assert facts("csd-00").info[0] == "csd-00"
+
+
+def test_the_health_of_a_real_drive_is_exported_as_other_exporters_do() -> None:
+    device = DEVICES[0]
+    lines = {line for line in full().splitlines() if line.startswith("nvme_") and f'device="{device}"' in line}
+    assert len(lines) == len(HEALTH_FIGURES)
+    assert lines >= {
+        f'nvme_temperature_celsius{{device="{device}"}} 75.0',
+        f'nvme_percentage_used_ratio{{device="{device}"}} 1.12',
+        f'nvme_critical_warning{{device="{device}"}} 6.0',
+        f'nvme_controller_busy_time_seconds_total{{device="{device}"}} 5925900.0',
+        f'nvme_data_units_read_total{{device="{device}"}} 1234567890123.0',
+        f'nvme_current_throttling_status{{device="{device}"}} 2.0',
+    }
+
+
+def test_the_drives_own_counters_are_not_added_up_and_what_is_not_told_has_no_series() -> None:
+    state = begun(DEVICES)
+    for number, hours in enumerate((100, 101), 1):
+        part = device_round(DEVICES[0], 10, PhaseSeconds(forward=1.0), health=DriveHealth(power_on_hours=hours))
+        state.add_round(round_record([part], round=number))
+    lines = [line for line in exposed(state).splitlines() if line.startswith("nvme_")]
+    assert lines == [f'nvme_power_on_hours_total{{device="{DEVICES[0]}"}} 101.0']

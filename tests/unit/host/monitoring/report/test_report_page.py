@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.health.drive_health import DriveHealth, IoCounters
 from host.core.failures import Failure, FailureRecord
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.run_stats import RunStats
@@ -321,3 +322,20 @@ def test_quantities_for_people() -> None:
     assert format_quantity(4, "") == "4"
     assert format_share(0.604) == "60.4 %"
     assert format_share(-1.5) == "none: 2.5 times as many"
+
+
+@pytest.mark.slow
+def test_the_health_of_real_drives_is_a_table_where_there_is_any(tmp_path: Path) -> None:
+    own, before = IoCounters(1500, 20, 3000, 40), DriveHealth(temperature_celsius=40.0)
+    hot = DriveHealth(
+        temperature_celsius=75.0, critical_warning=2, throttling=1, media_errors=17, io_of_job=own, power_watts=12.3456
+    )
+    parts = [
+        device_round(name, 10, PhaseSeconds(forward=1.0), health=health)
+        for name, health in (("csd-00", hot), ("csd-01", before), ("csd-02", None))
+    ]
+    assert "own NVMe logs" not in page_of(write_run(tmp_path / "well", NO_ROUND)).text
+    text = page_of(write_run(tmp_path / "hot", [round_record(parts)])).text
+    for shown in ("75 °C", "level 1", "temperature beyond a threshold", "1,500 (1.5 GB)", "40 °C", "12.35 J"):
+        assert shown in text
+    assert text.count("unknown") >= 3

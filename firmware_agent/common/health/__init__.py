@@ -1,0 +1,1 @@
+"""Health of a real drive, as its own NVMe logs tell it."""
