@@ -82,19 +82,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         excluded["communication"] = True
     elif job.communication.predictor == "model":
         excluded["communication"] = {"predictor"}
-    later = (
-        "loss",
-        "client",
-        "optimizer",
-        "schedule",
-        "clip_norm",
-        "precision",
-        "freeze",
-        "collate",
-        "augment",
-        "host_io",
-    )
-    excluded |= {key: True for key in later if not getattr(job, key)}
+    later = ["loss", "client", "optimizer", "schedule", "clip_norm", "precision", "freeze", "collate", "augment"]
+    excluded |= {key: True for key in [*later, "host_io"] if not getattr(job, key)}
     unset = {key for key, value in job.data.partition if key != "dirichlet" and not value}
     excluded["data"] = {"partition": unset} | ({"input": True} if job.data.input is None else {})
     if getattr(job.strategy, "update_norm", None) is None:
