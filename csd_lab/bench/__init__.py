@@ -49,6 +49,7 @@ BENCHES = {
     "api": "python_api.bench_api",
     "drive": "drive.bench_drive",
     "storage": "storage.bench_storage",
+    "hypertune_under_io": "storage.bench_hypertune_io",
     "hostile": "security.hostile_runs",
     "overhead": "training.noop_rounds",
     "fuzz": "security.bench_fuzz",
