@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.flash.flash_drive import FlashDrive, commands_table
+from csd_emu.perfmodel.flash.flash_drive import commands_table
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, check_rate
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, join, take
 from firmware_agent.common.errors import ConfigurationError
@@ -21,8 +21,6 @@ CHUNK = 4096
 """Commands that are drawn together."""
 LEAST_IOPS = 1e-5
 """About one a day: gaps that nanoseconds of 64 bits hold, all of those drawn together."""
-TURNAROUND_NS = 10_000
-"""From the end of a command to the next one of the same place in the queue; assumed, for interrupt and system call."""
 # Relative rate of each hour of a day.
 DIURNAL = (3, 2, 2, 2, 2, 3, 5, 8, 12, 15, 16, 16, 15, 15, 16, 16, 15, 13, 11, 10, 9, 8, 6, 4)
 _LN2 = 0.6931471805599453
@@ -96,12 +94,23 @@ class LoadGenerator:
         check_rate(flash, load.iops * max(load.shape) * len(load.shape) / sum(load.shape), load.read_share, self.pages)
         self._drawn, self._clock, self._ready = 0, 0.0, commands_table()
 
-    def take_until(self, until_ns: int) -> Columns:
-        """Return the commands of a load with a rate that arrive before `until_ns` and were not taken yet."""
+    def look_until(self, until_ns: int) -> Columns:
+        """Return the commands of a load with a rate that arrive before `until_ns` and were not dropped yet."""
         while not len(self._ready["page"]) or self._ready["arrival_ns"][-1] < until_ns:
             self._ready = join(self._ready, self._draw_timed())
-        count = int(np.searchsorted(self._ready["arrival_ns"], until_ns))
-        taken, self._ready = take(self._ready, slice(count)), take(self._ready, slice(count, None))
+        return take(self._ready, slice(int(np.searchsorted(self._ready["arrival_ns"], until_ns))))
+
+    def drop(self, commands: int) -> None:
+        """Forget the next commands: they were taken."""
+        while len(self._ready["page"]) < commands:
+            commands -= len(self._ready["page"])
+            self._ready = self._draw_timed() if self.load.iops else self._draw()[0]
+        self._ready = take(self._ready, slice(commands, None))
+
+    def take_until(self, until_ns: int) -> Columns:
+        """Return the commands of `look_until`, and drop them."""
+        taken = self.look_until(until_ns)
+        self.drop(len(taken["page"]))
         return taken
 
     def take_next(self, arrivals: Integers) -> Columns:
@@ -109,7 +118,7 @@ class LoadGenerator:
         while len(self._ready["page"]) < len(arrivals):
             self._ready = join(self._ready, self._draw()[0])
         taken = take(self._ready, slice(len(arrivals))) | {"arrival_ns": arrivals}
-        self._ready = take(self._ready, slice(len(arrivals), None))
+        self.drop(len(arrivals))
         return taken
 
     def _draw(self) -> tuple[Columns, npt.NDArray[np.float64]]:
@@ -140,24 +149,6 @@ class LoadGenerator:
         inside = (rest - edges[slot]) // (weights[slot] * len(weights))
         commands["arrival_ns"] = period * load.period_ns + slot * load.period_ns // len(weights) + inside
         return commands
-
-
-def run_closed_loop(drive: FlashDrive, generator: LoadGenerator, commands: int) -> Columns:
-    """Keep a load's queue depth in an idle drive until so many commands have begun, and return all, in their order.
-
-    A command follows the end of another after `TURNAROUND_NS`, so windows as long as that miss none.
-    """
-    depth, done = generator.load.queue_depth, list[Columns]()
-    due = np.full(depth, drive.until_ns)
-    while commands > 0:
-        until = max(drive.until_ns + TURNAROUND_NS, int(due.min()) + 1 if len(due) == depth else 0)
-        begins = np.sort(due[due < until])[:commands]
-        done.append(drive.serve(generator.take_next(begins), until))
-        due = np.concatenate([due[due >= until], done[-1]["finish_ns"] + TURNAROUND_NS])
-        commands -= len(begins)
-    done.append(drive.serve(commands_table()))
-    order = np.argsort(np.concatenate([columns["number"] for columns in done]))
-    return {name: np.concatenate([columns[name] for columns in done])[order] for name in commands_table()}
 
 
 def _logarithm(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

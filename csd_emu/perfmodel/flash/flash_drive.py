@@ -7,12 +7,11 @@ the controller, its channels' way in and its dies' program. Pages are mapped whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
-from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, Stations, first_come, join, spread, take
+from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, Stations, check_like, first_come, join, spread, take
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from firmware_agent.common.errors import ConfigurationError
 
@@ -46,6 +45,7 @@ class FlashDrive:
         mapping: where its pages lie, and how many were copied.
         until_ns: where the last window ended.
         busy_ns: (dies,) how long each die worked in the last window.
+        commands: how many it has taken.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class FlashDrive:
         self.until_ns, self.busy_ns = 0, np.zeros(flash.dies, np.int64)
         self._limit = engine_bytes_per_second
         servers = flash.dies, flash.channels, flash.channels
-        self._dies, self._into, self._out_of = (Stations(count, policy == HOST_FIRST) for count in servers)
-        self._operations, self._commands, self._bucket_ns = commands_table(numbers=_OPERATION), 0, 0
+        self._stations = tuple(Stations(count, policy == HOST_FIRST) for count in servers)
+        self._operations, self.commands, self._bucket_ns = commands_table(numbers=_OPERATION), 0, 0
 
     def serve(self, commands: Columns, until_ns: int = FOREVER) -> Columns:
         """Take the commands of the window that ends before `until_ns`, and return those that ended or will for certain.
@@ -96,18 +96,41 @@ class FlashDrive:
             ConfigurationError: the commands are not of this window or namespace, or are not sorted.
         """
         self._check(commands, until_ns)
-        spill = np.maximum(self._dies.free_ns - self.until_ns, 0)
+        dies, into, out_of = self._stations
+        spill = np.maximum(dies.free_ns - self.until_ns, 0)
         operations = self._operations = join(self._operations, self._split(commands))
         stage = operations["stage"]
-        self._map(operations, self._into.serve(operations, np.flatnonzero(stage == _INTO), until_ns))
-        began = self._dies.serve(operations, np.flatnonzero(stage == _DIE), until_ns)
-        self.until_ns, self.busy_ns = until_ns, spill - np.maximum(self._dies.free_ns - until_ns, 0)
+        self._map(operations, into.serve(operations, np.flatnonzero(stage == _INTO), until_ns))
+        began = dies.serve(operations, np.flatnonzero(stage == _DIE), until_ns)
+        self.until_ns, self.busy_ns = until_ns, spill - np.maximum(dies.free_ns - until_ns, 0)
         np.add.at(self.busy_ns, operations["die"][began], operations["service"][began])
         stage[began] = np.where(operations["writes"][began], _ENDED, _OUT)
         out = np.flatnonzero(stage == _OUT)
         operations["service"][out] = operations["pages"][out] * self.flash.transfer_ns
-        stage[self._out_of.serve(operations, out, until_ns)] = _ENDED
+        stage[out_of.serve(operations, out, until_ns)] = _ENDED
         return self._take_ended()
+
+    def state(self) -> Columns:
+        """Return all that changes, for `restore`."""
+        own = {f"free{place}": each.free_ns for place, each in enumerate(self._stations)}
+        own["numbers"] = np.array([self.until_ns, self.commands, self._bucket_ns], np.int64)
+        operations = {f"operation.{name}": column for name, column in self._operations.items()}
+        return own | operations | {f"mapping.{name}": array for name, array in self.mapping.state().items()}
+
+    def restore(self, state: Columns) -> None:
+        """Go on from where a drive of the same flash was.
+
+        Raises:
+            DataError: the state is not one of this flash.
+        """
+        rows = len(state.get("operation.page", ()))
+        pending = {f"operation.{name}": column for name, column in commands_table(rows, _OPERATION).items()}
+        check_like(state, self.state() | pending)
+        self.mapping.restore({name[8:]: array for name, array in state.items() if name.startswith("mapping.")})
+        for place, each in enumerate(self._stations):
+            each.free_ns = state[f"free{place}"].copy()
+        self.until_ns, self.commands, self._bucket_ns = map(int, state["numbers"])
+        self._operations = {name[10:]: state[name].copy() for name in pending}
 
     def _check(self, commands: Columns, until_ns: int) -> None:
         """Return if the commands are of this window and namespace.
@@ -132,8 +155,8 @@ class FlashDrive:
         command, place = spread(flash.array_operations(commands["pages"]))
         first = place // dies * (dies * planes) + place % dies
         operations = take(commands, command)
-        operations["number"] = command + self._commands
-        self._commands += len(commands["page"])
+        operations["number"] = command + self.commands
+        self.commands += len(commands["page"])
         operations["pages"] = np.minimum(-(-(operations["pages"] - first) // dies), planes)
         operations["page"] += first
         operations["die"] = operations["page"] % dies
@@ -180,24 +203,3 @@ class FlashDrive:
         left = ~np.repeat(ended, np.diff(first, append=len(operations["page"])))
         self._operations = take(operations, np.flatnonzero(left))
         return take({name: commands[name] for name in commands_table()}, np.flatnonzero(ended))
-
-
-@dataclass(frozen=True)
-class LatencySummary:
-    """Latencies of some commands, in nanoseconds; quantiles are latencies that occurred (the nearest rank)."""
-
-    mean: float
-    p50: int
-    p99: int
-    p999: int
-
-
-def summarise_latencies(latency_ns: Integers) -> LatencySummary:
-    """Return mean and quantiles of latencies, of which there is at least one."""
-    quantiles = np.quantile(latency_ns, (0.5, 0.99, 0.999), method="inverted_cdf")
-    return LatencySummary(float(latency_ns.mean()), *map(int, quantiles))
-
-
-def queue_depths(arrival_ns: Integers, finish_ns: Integers) -> Integers:
-    """Return how many commands each one met in the drive; `arrival_ns` is sorted, (n,) as `finish_ns`."""
-    return np.arange(len(arrival_ns)) - np.searchsorted(np.sort(finish_ns), arrival_ns, side="right")

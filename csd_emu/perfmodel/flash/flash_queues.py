@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from firmware_agent.common.errors import DataError
+
 Integers = npt.NDArray[np.int64]
 # Columns of equal length, by their names.
 Columns = dict[str, npt.NDArray[Any]]
@@ -26,15 +28,27 @@ def take(columns: Columns, rows: Integers | slice) -> Columns:
     return {name: column[rows] for name, column in columns.items()}
 
 
-def join(first: Columns, second: Columns) -> Columns:
-    """Return the rows of two tables, with the columns of the first."""
-    return {name: np.concatenate([column, second[name]]) for name, column in first.items()}
+def join(first: Columns, *others: Columns) -> Columns:
+    """Return the rows of tables, with the columns of the first."""
+    return {name: np.concatenate([column, *(each[name] for each in others)]) for name, column in first.items()}
 
 
 def spread(counts: Integers) -> tuple[Integers, Integers]:
     """Return, for each of ``sum(counts)`` parts, which whole it is of, and its place in it."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def check_like(state: Columns, like: Columns) -> None:
+    """Return if a state has the arrays of another one, in their shapes and dtypes.
+
+    Raises:
+        DataError: it has not.
+    """
+    for name, array in like.items():
+        found = state.get(name)
+        if found is None or found.shape != array.shape or found.dtype != array.dtype:
+            raise DataError(f"state of a drive: {name!r} is not there, or of another drive; begin anew")
 
 
 class Stations:

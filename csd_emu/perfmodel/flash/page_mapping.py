@@ -3,7 +3,8 @@
 Logical page p belongs to die p modulo the number of dies, for good. A die writes to one open block; when it is full, a
 free one is opened. If that was the last, the die collects: of its closed blocks the one with the fewest valid pages
 (greedy; of several, the first) is copied to the beginning of the open block and erased. So a drive that has been
-written for long has one open and one free block on each die. A block is one of each plane.
+written for long has one open and one free block on each die. A block is one of each plane. Copying and erasing take
+their time in equal slices, one before each page that is written to the rest of the open block.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
-from csd_emu.perfmodel.flash.flash_queues import Integers, spread
+from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, check_like, spread
+from firmware_agent.common.errors import DataError
 
 Flags = npt.NDArray[np.bool_]
 
@@ -44,6 +46,7 @@ class PageMapping:
         row, die = np.divmod(pages, flash.dies)
         self._commit(pages, die * blocks * size + row)
         self._open, self._used = np.arange(flash.dies) * blocks + self.live // size, self.live % size
+        self._slice_ns, self._crammed = np.zeros(flash.dies, np.int64), np.zeros(flash.dies, np.bool_)
         self._free = [list(range(blocks * die - 1, last, -1)) for die, last in enumerate(self._open.tolist(), 1)]
 
     @property
@@ -51,12 +54,19 @@ class PageMapping:
         """Pages programmed per page written; 1 before any is written."""
         return 1 + self.copied_pages / max(self.written_pages, 1)
 
+    def age(self, seed: int) -> PageMapping:
+        """Write the drive three times, page by page at random, and return it: as one that has been in service long."""
+        random, pages = np.random.Generator(np.random.Philox(key=seed)), self.namespace_pages
+        for _ in range(6):
+            self.write(random.integers(0, pages, pages // 2))
+        return self
+
     def write(self, pages: Integers) -> tuple[Integers, Flags]:
         """Write logical pages in their order.
 
         Returns:
-            (n,) nanoseconds that the die collects before it programs each page, and (n,) whether it has no room for it:
-            then nothing is written, and what the page held before is still there.
+            (n,) nanoseconds that the die collects before it programs each page, a slice of the whole, and (n,) whether
+            it has no room for it: then nothing is written, and what the page held before is still there.
         """
         size, costs, refused = self.flash.pages_erased, np.zeros(len(pages), np.int64), self._without_room(pages)
         places = np.flatnonzero(~refused)
@@ -68,12 +78,52 @@ class PageMapping:
         while left.any():
             count = np.minimum(left, size - self._used)
             which, row = spread(count)
-            self._commit(pages[places[begin[which] + row]], self._open[which] * size + self._used[which] + row)
+            place = places[begin[which] + row]
+            self._commit(pages[place], self._open[which] * size + self._used[which] + row)
+            costs[place] = self._slice_ns[which]
             for value, change in ((self._used, count), (begin, count), (left, -count)):
                 value += change
             for full in np.flatnonzero(left).tolist():
-                costs[places[begin[full]]] += self._open_next(full)
+                self._open_next(full)
         return costs, refused
+
+    def state(self) -> Columns:
+        """Return all that changes, for `restore`."""
+        numbers = np.array([self.written_pages, self.copied_pages, self.erased_blocks], np.int64)
+        free = np.full((self.flash.dies, self.flash.blocks_per_plane), -1, np.int64)
+        for row, blocks in zip(free, self._free, strict=True):
+            row[: len(blocks)] = blocks
+        own = {"page_of": self.page_of, "open": self._open, "used": self._used, "free": free, "numbers": numbers}
+        return own | {"slice_ns": self._slice_ns, "crammed": self._crammed}
+
+    def restore(self, state: Columns) -> None:
+        """Go on from where a mapping of the same flash was.
+
+        Raises:
+            DataError: the state is not one of this flash.
+        """
+        flash, blocks = self.flash, np.arange(self.flash.dies) * self.flash.blocks_per_plane
+        check_like(state, self.state())
+        page_of, opened, used, free = (state[name] for name in ("page_of", "open", "used", "free"))
+        places, own = (
+            page_of[page_of >= 0],
+            (free < 0) | (free // flash.blocks_per_plane == blocks[:, None] // flash.blocks_per_plane),
+        )
+        sound = len(np.unique(places)) == len(places) and np.all(places < flash.physical_pages) and np.all(own)
+        if (
+            not sound
+            or np.any((opened < blocks) | (opened >= blocks + flash.blocks_per_plane))
+            or np.any((used < 0) | (used > flash.pages_erased))
+        ):
+            raise DataError("state of flash: pages lie where none are; it is damaged: begin anew")
+        self.page_of, self._open, self._used = page_of.copy(), opened.copy(), used.copy()
+        self._slice_ns, self._crammed = state["slice_ns"].copy(), state["crammed"].copy()
+        self._free = [row[row >= 0].tolist() for row in free]
+        self.written_pages, self.copied_pages, self.erased_blocks = map(int, state["numbers"])
+        self.owner[:] = -1
+        self.owner[places] = np.flatnonzero(page_of >= 0)
+        self.valid = np.bincount(places // flash.pages_erased, minlength=len(self.valid))
+        self.live = np.bincount(np.flatnonzero(page_of >= 0) % flash.dies, minlength=flash.dies)
 
     def _without_room(self, pages: Integers) -> Flags:
         """Tell which pages have no place yet, on dies that have no room left; the first to come get what is left."""
@@ -100,13 +150,14 @@ class PageMapping:
         np.subtract.at(self.valid, stale // size, 1)
         np.add.at(self.live, pages[had] % self.flash.dies, 1)
 
-    def _open_next(self, die: int) -> int:
-        """Open a die's next block, and collect if it was the last but one; return the nanoseconds that this takes."""
+    def _open_next(self, die: int) -> None:
+        """Open a die's next block, and collect if it was the last but one."""
         size, flash, free = self.flash.pages_erased, self.flash, self._free[die]
         opened = self._open[die] = free.pop()
         self._used[die] = 0
         if free:
-            return 0
+            self._slice_ns[die] = 0
+            return
         first = die * flash.blocks_per_plane
         counts = self.valid[first : first + flash.blocks_per_plane].copy()
         counts[opened - first] = size + 1
@@ -118,4 +169,8 @@ class PageMapping:
         free.append(victim)
         self.copied_pages += len(moved)
         self.erased_blocks += 1
-        return -(-len(moved) // flash.planes) * (flash.read_ns + flash.program_ns) + flash.erase_ns
+        taken = -(-len(moved) // flash.planes) * (flash.read_ns + flash.program_ns) + flash.erase_ns
+        # A block without room for a page leaves its time to the next one.
+        taken += int(self._slice_ns[die]) if self._crammed[die] else 0
+        self._crammed[die] = len(moved) == size
+        self._slice_ns[die] = -(-taken // max(size - len(moved), 1))

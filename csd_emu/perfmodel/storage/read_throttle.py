@@ -18,5 +18,11 @@ class ReadThrottle(Protocol):
     bytes_per_second: float
     interval_ns: int
 
+    def state(self) -> list[float]:
+        """Return all that changes, for `restore`."""
+
+    def restore(self, state: list[float]) -> None:
+        """Go on from a state."""
+
     def observe(self, now_ns: int, latency_ns: Integers) -> None:
         """Take the latencies, (n,) nanoseconds, of the host's commands that ended in the interval up to `now_ns`."""

@@ -8,16 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.flash.flash_drive import FlashDrive
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.host_load import (
     DIURNAL,
     LEAST_IOPS,
-    TURNAROUND_NS,
     HostLoad,
     LoadGenerator,
     _logarithm,
-    run_closed_loop,
 )
 from firmware_agent.common.errors import ConfigurationError
 
@@ -77,16 +74,6 @@ def test_the_least_rate_has_times_for_as_long_as_traces_are(poisson: bool) -> No
     arrivals = LoadGenerator(load, FLASH).take_until(2**60)["arrival_ns"]
     assert len(arrivals) == pytest.approx(2**60 / SECOND * LEAST_IOPS, rel=0.05)
     assert arrivals[0] >= 0 <= np.diff(arrivals).min()
-
-
-def test_a_closed_loop_keeps_its_depth() -> None:
-    load = HostLoad(4096, PAGES, 0.5, queue_depth=8, seed=5)
-    ended = run_closed_loop(FlashDrive(FLASH), LoadGenerator(load, FLASH), 400)
-    assert ended["number"].tolist() == list(range(400))
-    begins, ends = ended["arrival_ns"], np.sort(ended["finish_ns"] + TURNAROUND_NS)
-    assert begins[:8].tolist() == [0] * 8
-    # Each command follows the end of another one: of the k-th end, the command k + 8.
-    assert begins[8:].tolist() == ends[:-8].tolist()
 
 
 @given(st.lists(st.floats(2.0**-53, 1), min_size=1))

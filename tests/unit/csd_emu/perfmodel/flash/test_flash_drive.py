@@ -13,8 +13,6 @@ from csd_emu.perfmodel.flash.flash_drive import (
     POLICIES,
     FlashDrive,
     commands_table,
-    queue_depths,
-    summarise_latencies,
 )
 from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, flash_ceiling
 from csd_emu.perfmodel.flash.flash_queues import Columns, take
@@ -162,10 +160,3 @@ def test_a_policy_that_is_not_known_a_limit_without_one_and_commands_of_no_windo
         FlashDrive(TINY).serve(commands, 7)
     with pytest.raises(ConfigurationError, match="sort them"):
         FlashDrive(TINY).serve(take(commands, np.array([1, 0])))
-
-
-def test_quantiles_are_latencies_that_occurred_and_depths_what_commands_met() -> None:
-    summary = summarise_latencies(np.arange(1, 2001)[::-1])
-    assert (summary.mean, summary.p50, summary.p99, summary.p999) == (1000.5, 1000, 1980, 1998)
-    assert summarise_latencies(np.array([7])).p999 == 7
-    assert queue_depths(np.array([0, 1, 2, 10]), np.array([10, 2, 9, 20])).tolist() == [0, 1, 1, 0]

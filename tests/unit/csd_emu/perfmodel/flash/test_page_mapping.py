@@ -65,7 +65,9 @@ def test_a_full_block_is_collected_with_one_that_has_the_fewest_valid_pages() ->
     costs, _ = mapping.write(np.array([0, 2, 4, 6, 0, 2, 4, 6, 8, 10]))
     move, erase = SMALL.read_ns + SMALL.program_ns, SMALL.erase_ns
     # The first block has no valid page left when the last free one is opened; later, of all, page 0's has one.
-    assert costs.tolist() == [0, 0, 0, 0, 0, erase, 0, 0, 0, move + erase]
+    # Its time comes in slices, one before each page of the rest of the open block: of four, and of three.
+    slices = [erase // 4] * 4, -(-(move + erase) // 3)
+    assert costs.tolist() == [0, 0, 0, 0, 0, *slices[0], slices[1]]
     assert (mapping.written_pages, mapping.copied_pages, mapping.erased_blocks) == (10, 1, 2)
     assert mapping.write_amplification == 1.1
     check_sound(mapping)
