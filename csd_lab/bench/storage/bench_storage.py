@@ -52,8 +52,9 @@ def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
     takes one wall second. `model_cost_host_first`: the same with the host first. `protect_kept`: share of device
     seconds in which the policy `protect` keeps the 99th percentile of the host's latency under a limit that the host
     alone keeps and training unthrottled (`protect_kept_unthrottled`) does not. `protect_rate`: training's rate over the
-    best, of one rate for each level of the host's load, that keeps as many; `protect_rate_worst` case. The samples have each error, and a
-    hash of all ends: the same seed has the same on any machine.
+    best, of one rate for each level of the host's load, that keeps as many; `protect_rate_worst` case.
+
+    The samples have each error, and a hash of all ends: the same seed has the same on any machine.
     """
     errors = dict[str, float]()
     bench.progress.stage("compare queues with closed forms")

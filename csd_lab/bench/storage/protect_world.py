@@ -122,7 +122,7 @@ class ProtectCase:
         return ServiceOutcome(np.array(p99), engine.trained)
 
 
-def draw_protect_case(seed: int, kind: str, policy: str, seconds: int) -> tuple[ProtectCase, float]:
+def draw_protect_case(kind: str, policy: str, seed: int, seconds: int) -> tuple[ProtectCase, float]:
     """Draw a case, and where its limit lies between host alone (0) and training unthrottled (1), in logarithms."""
     draw = np.random.default_rng([seed, PROTECT_KINDS.index(kind), policy == HOST_FIRST])
     flash = FlashParameters(
