@@ -50,6 +50,7 @@ BENCHES = {
     "drive": "drive.bench_drive",
     "storage": "storage.bench_storage",
     "host_io": "storage.bench_host_io",
+    "hypertune_under_io": "storage.bench_hypertune_io",
     "hostile": "security.hostile_runs",
     "overhead": "training.noop_rounds",
     "fuzz": "security.bench_fuzz",

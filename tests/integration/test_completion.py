@@ -62,7 +62,7 @@ def test_bash_completes_verbs_and_names(workshop: Workshop, complete: Callable[.
 @pytest.mark.parametrize(
     ("complete_it", "incomplete", "offered"),
     [
-        (complete_bench, "hyper", ["hypertune", "hypertune_sim", "hypertune_world"]),
+        (complete_bench, "hyper", ["hypertune", "hypertune_sim", "hypertune_under_io", "hypertune_world"]),
         (completion.complete_profile, "new", ["newport"]),
         (completion.complete_example, "quick", ["quickstart"]),
         (completion.complete_schema, "job", ["job.yaml"]),

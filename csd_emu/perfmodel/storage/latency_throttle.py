@@ -4,8 +4,9 @@ It knows what a controller knows: latencies of commands that have ended, and the
 in a hundred of its commands is late. So there are two rules:
 
 * The rate grows with each command that was in time and shrinks with each that was late, so that both balance where the
-  share `TARGET` is late (stochastic approximation: Robbins and Monro, Annals of Mathematical Statistics, 1951). It moves
-  by commands, not by time: while the host is silent nothing is learned, and the rate stays what the host bore last.
+  share `TARGET` is late (stochastic approximation: Robbins and Monro, Annals of Mathematical Statistics, 1951). It
+  moves by commands, not by time: while the host is silent nothing is learned, and the rate stays what the host bore
+  last. While training is parked it stays, too.
 * Late commands of a second count against those that it may have, given the commands that ended and a careful forecast
   of those to come. When `RESERVE` of them are used up, or many of an interval were late, training is parked.
 
@@ -21,10 +22,12 @@ from firmware_agent.common.errors import ConfigurationError
 INTERVAL_NS = 10_000_000
 ALLOWED = 0.01
 """Share of a second's commands that may be late."""
-TARGET = 0.004
+TARGET = 0.006
 SPEED = 1.5
 """By how much the logarithm of the rate grows in a second in which no command is late, but for rounding."""
 RESERVE = 0.75
+DROP = 8.0
+"""By how much an interval lowers the rate at most."""
 BURST = 0.1
 """Share of an interval's commands: if more are late, training is parked."""
 FIRST, LEAST = 1 / 8, 1 / 1024
@@ -79,10 +82,10 @@ class LatencyThrottle:
         self._ended, self._late = self._ended + ended, self._late + late
         self._pace += (ended * SECOND / self.interval_ns - self._pace) / 4
         gain = SPEED / max(self._usual, self._ended, _FEWEST)
-        # That the host's commands are in time while training is parked says nothing of the rate.
-        grown = 1 + gain * ended if self.bytes_per_second else 1.0
-        rate = self._rate * grown / (1 + gain * late / TARGET)
-        self._rate = min(max(rate, LEAST * self.most), self.most)
+        # What ends while training is parked says nothing of the rate.
+        if self.bytes_per_second:
+            rate = self._rate * (1 + gain * ended) / min(1 + gain * late / TARGET, DROP)
+            self._rate = min(max(rate, LEAST * self.most), self.most)
         coming = min(self._pace, self._usual) * (SECOND - 1 - passed) / SECOND
         spent = self._late > RESERVE * ALLOWED * (self._ended + coming)
         self.bytes_per_second = 0.0 if spent or late > BURST * ended else self._rate

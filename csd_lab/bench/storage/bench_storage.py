@@ -1,4 +1,4 @@
-"""Flash of a drive: how far the model is from closed forms, and what it costs."""
+"""Flash of a drive: how far the model is from closed forms, what it costs, and how the host's latency is protected."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from csd_emu.perfmodel.flash.flash_queues import Columns, join, take
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad, LoadGenerator
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import Bench
+from csd_lab.bench.harness import Bench, spread_over
+from csd_lab.bench.storage.bench_protect import (
+    CASES,
+    DEVELOPMENT_SEEDS,
+    FINAL_SEEDS,
+    QUICK_SECONDS,
+    SECONDS,
+    play_protect,
+    summarise_protect,
+)
 from csd_lab.bench.storage.closed_forms import greedy_write_amplification, mean_wait
 
 LOADS = 0.3, 0.6, 0.8
-PARTS = 10
+PARTS, PROCESSES = 10, 2
 # Pages that one erase frees, and over-provisioning.
 COLLECTED = (64, 0.28), (64, 0.15), (256, 0.28), (256, 0.07)
 DRIVES, IOPS, READ_SHARE = 8, 20_000.0, 0.7
@@ -33,15 +42,19 @@ FAST = 2**52
 def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
     """Compare the flash model with closed forms, and measure what it costs.
 
-    With `--quick` fewer commands, two drives of the four, and one device second.
+    With `--quick` fewer commands, two drives of the four, one device second, and the seeds of development.
 
     Figures: `queueing_error`: the largest relative error of the mean wait of M/D/1 queues on each die (at three loads),
     of the rates of random and of sequential reads at the ceiling, and of the write amplification of greedy collection
     under uniform writes (four drives). `model_cost`: seconds of one core that the model takes per device second, of 8
     drives one after another, each with 20,000 random commands of 4 KiB a second (70 % reads) and 26 MB/s read by its
     engine, all of it written for long, in ten windows a second; of a run it is the share only where a device second
-    takes one wall second. `model_cost_host_first`: the same with the host first. The samples have each error, and a
-    hash of all ends: the same seed has the same on any machine.
+    takes one wall second. `model_cost_host_first`: the same with the host first. `protect_kept`: share of device
+    seconds in which the policy `protect` keeps the 99th percentile of the host's latency under a limit that the host
+    alone keeps and training unthrottled (`protect_kept_unthrottled`) does not. `protect_rate`: training's rate over the
+    best, of one rate for each level of the host's load, that keeps as many; `protect_rate_worst` case.
+
+    The samples have each error, and a hash of all ends: the same seed has the same on any machine.
     """
     errors = dict[str, float]()
     bench.progress.stage("compare queues with closed forms")
@@ -61,8 +74,19 @@ def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
         "model_cost": statistics.median(costs[FAIR]),
         "model_cost_host_first": statistics.median(costs[HOST_FIRST]),
     }
-    samples: dict[str, Any] = {"errors": errors, "cpu_seconds": costs, "ends_sha256": ends.hexdigest()}
+    bench.progress.stage("protect the host's latency")
+    rows = protect_rows(bench.seed, quick)
+    figures |= summarise_protect(rows)
+    samples: dict[str, Any] = {"errors": errors, "cpu_seconds": costs, "ends_sha256": ends.hexdigest(), "protect": rows}
     return bench.report("wall", figures, samples, "none")
+
+
+def protect_rows(seed: int, quick: bool) -> list[dict[str, Any]]:
+    """Return what came of the cases of `protect` that have something to protect."""
+    seeds, seconds = (DEVELOPMENT_SEEDS, QUICK_SECONDS) if quick else (FINAL_SEEDS, SECONDS)
+    chosen = [(kind, policy, seed + each, seconds) for each in seeds for kind, policy in CASES]
+    with spread_over(PROCESSES) as spread:
+        return [row for row in spread(play_protect, chosen) if row is not None]
 
 
 def queue_error(load: float, commands: int, seed: int) -> float:

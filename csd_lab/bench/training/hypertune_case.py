@@ -80,6 +80,16 @@ def draw_case(seed: int, kind: str, ranges: WorldRanges | None = None) -> WorldC
     ranges = ranges or WorldRanges()
     draw = np.random.default_rng([seed, KINDS.index(kind)])
     array = draw_array(draw, ranges.array)
+    # Watts are drawn apart, so that the rest is as it was before there were any.
+    return make_case(
+        array,
+        lambda step_seconds: draw_course(draw, kind, array, step_seconds, ranges.disturbance),
+        _draw_watts(seed, array, ranges.watts),
+    )
+
+
+def make_case(array: WorldArray, course_for: Callable[[float], DisturbanceCourse], watts: Watts) -> WorldCase:
+    """Return the case of an array; `course_for` takes the compute seconds of the plan's step."""
     tables = {id(table): SpeedTable(f"class {number}", table) for number, table in enumerate(array.tables)}
     own = [tables[id(table)] for table in array.tables]
     if array.slow_batch is not None:
@@ -92,11 +102,10 @@ def draw_case(seed: int, kind: str, ranges: WorldRanges | None = None) -> WorldC
     exchange = array.exchange_share * float(first.compute_seconds.max())
     told = exchange * array.told_exchange
     plan = plan_batches(own, tuning, told)
-    course = draw_course(draw, kind, array, float(plan.compute_seconds.max()), ranges.disturbance)
+    course = course_for(float(plan.compute_seconds.max()))
     names = [f"csd-{number:02}" for number in range(len(own))]
     arguments = TunerArguments(own, plan.batches, names, len(course.factors), told, make_rules(tuning), True)
-    # Drawn apart, so that the rest is as it was before there were watts.
-    return WorldCase(array, course, arguments, exchange, _draw_watts(seed, array, ranges.watts))
+    return WorldCase(array, course, arguments, exchange, watts)
 
 
 def for_energy(case: WorldCase) -> WorldCase:

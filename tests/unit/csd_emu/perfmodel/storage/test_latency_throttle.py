@@ -65,8 +65,8 @@ def test_a_silent_host_changes_nothing() -> None:
 
 @given(
     st.lists(st.integers(30, 300), min_size=1, max_size=6),
-    st.floats(0.01, 3),
-    st.floats(2, 12),
+    st.floats(0.05, 3),
+    st.floats(2, 8),
     st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=examples(40), deadline=None)
