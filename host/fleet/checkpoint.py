@@ -30,6 +30,9 @@ _REMEDY = "restore the file from a copy, or remove it to begin again from the fi
 _FREE_JOB_KEYS = {"metrics", "rounds", "target", "checkpoint", "watchdog", "planner", "on_failure", "name", "track"}
 # The weights count by their content, which is among the figures.
 _FREE_JOB_KEYS |= {"initial_weights"}
+# Keys that jobs did not have once; unset they decide nothing.
+_LATER_JOB_KEYS = {"loss", "client", "optimizer", "schedule", "clip_norm", "precision", "freeze"}
+_LATER_JOB_KEYS |= {"collate", "augment", "host_io"}
 _FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory", "samplers", "calibrate"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
@@ -82,19 +85,7 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         excluded["communication"] = True
     elif job.communication.predictor == "model":
         excluded["communication"] = {"predictor"}
-    later = (
-        "loss",
-        "client",
-        "optimizer",
-        "schedule",
-        "clip_norm",
-        "precision",
-        "freeze",
-        "collate",
-        "augment",
-        "host_io",
-    )
-    excluded |= {key: True for key in later if not getattr(job, key)}
+    excluded |= {key: True for key in _LATER_JOB_KEYS if not getattr(job, key)}
     unset = {key for key, value in job.data.partition if key != "dirichlet" and not value}
     excluded["data"] = {"partition": unset} | ({"input": True} if job.data.input is None else {})
     if getattr(job.strategy, "update_norm", None) is None:
