@@ -130,7 +130,8 @@ def draw_protect_case(kind: str, policy: str, seed: int, seconds: int) -> tuple[
     )
     pages, writes = 16 if kind == "sequential" else 1, kind == "writes"
     read_share = draw.uniform(0.6, 0.9) if writes else 1.0
-    shape, period = (1,), SECOND
+    shape: tuple[int, ...] = (1,)
+    period = SECOND
     if kind == "bursts":
         shape, period = (1, *[0] * int(draw.integers(1, 5))), int(draw.uniform(2, 12) * SECOND)
     elif kind == "diurnal":
