@@ -87,6 +87,9 @@ class LoadSection(Config):
         return {
             "write one of trace, iops and queue_depth": len(rates) != 1,
             f"{', '.join(changed)}: a trace says that itself; leave it out": bool(changed),
+            "gaps, shape and period are those of iops; leave them out": (
+                self.queue_depth is not None and {"gaps", "shape", "period"} & self.model_fields_set
+            ),
             "devices: name one or more, or all": self.devices == [],
             "end must be later than begin": self.begin and self.end and not self.end.is_behind(self.begin),
             "block must be a whole number of bytes, at least 1 B": self.block < 1 or self.block != int(self.block),

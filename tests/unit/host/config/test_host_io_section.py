@@ -36,6 +36,7 @@ def resolve(*loads: dict[str, Any], mode: str = "sync", seed: int = 7) -> dict[s
     [
         ({}, r"j: loads\[0\]: write one of trace, iops and queue_depth"),
         ({"iops": 5.0, "queue_depth": 3}, "write one of trace, iops and queue_depth"),
+        ({"queue_depth": 3, "shape": [1, 0]}, "gaps, shape and period are those of iops"),
         ({"trace": "t.csv", "block": "8 KiB"}, "block: a trace says that itself; leave it out"),
         ({"iops": 5.0, "devices": []}, "devices: name one or more, or all"),
         ({"iops": 5.0, "begin": {"step": 5}, "end": {"step": 5}}, "end must be later than begin"),
