@@ -86,8 +86,7 @@ class LockedWheels:
 
 def check_pip() -> None:
     """Raise `EnvironmentUnfit` if this Python has no pip."""
-    pip = [sys.executable, "-m", "pip", "--version"]
-    if subprocess.run(pip, capture_output=True, check=False).returncode:
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
         raise EnvironmentUnfit(f"{sys.executable}: has no pip to download the drive's packages; run ensurepip for it")
 
 

@@ -84,8 +84,7 @@ def reduce_seconds(gradient_bytes: int, gradients: int) -> float:
         gradient_bytes: of one gradient, so of the weights.
         gradients: how many are added up, the host's own included.
     """
-    touched = (_TOUCHED_BY_SUM * gradients + _TOUCHED_BY_OPTIMISER) * gradient_bytes
-    return touched / MEMORY_BYTES_PER_SECOND.value
+    return (_TOUCHED_BY_SUM * gradients + _TOUCHED_BY_OPTIMISER) * gradient_bytes / MEMORY_BYTES_PER_SECOND.value
 
 
 def exchange_seconds(

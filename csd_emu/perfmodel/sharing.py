@@ -98,8 +98,7 @@ def queued(amounts: Floats, begins: Floats) -> Floats:
     It compares all with each other: for groups of equal transfers, of which there are few.
     """
     every = np.ones(begins.shape[-1])
-    columns = [(amounts * (begins >= begins[..., [place]])) @ every for place in range(len(every))]
-    return np.stack(columns, axis=-1)
+    return np.stack([(amounts * (begins >= begins[..., [place]])) @ every for place in range(len(every))], axis=-1)
 
 
 def _share(sizes: Sequence[float], begins: Sequence[float], rate: float) -> list[float]:

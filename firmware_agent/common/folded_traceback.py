@@ -47,8 +47,7 @@ def describe_error(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the user's class may be broken too
         text = "<its message cannot be shown>"
-    named = text if isinstance(error, CsdError) else f"{type(error).__name__}: {text}"
-    return bounded(named, MAX_MESSAGE_BYTES)
+    return bounded(text if isinstance(error, CsdError) else f"{type(error).__name__}: {text}", MAX_MESSAGE_BYTES)
 
 
 def format_user_traceback(error: BaseException) -> str:
@@ -114,8 +113,7 @@ def _blocks(told: traceback.TracebackException, causes: int) -> Iterator[str]:
         how = "The above error was the cause of this one:" if cause else "While that was handled, another came:"
         yield f"\n{how}\n"
     lines = ["Traceback (most recent call last):", *_fold(told.stack)] if told.stack else []
-    message = "".join(told.format_exception_only()).rstrip("\n")
-    yield "\n".join([*lines, bounded(message, MAX_MESSAGE_BYTES)])
+    yield "\n".join([*lines, bounded("".join(told.format_exception_only()).rstrip("\n"), MAX_MESSAGE_BYTES)])
 
 
 def _fold(stack: traceback.StackSummary) -> Iterator[str]:

@@ -180,8 +180,7 @@ class _Passage:
     def seconds(self) -> tuple[LayerSeconds, ...]:
         """Return what each layer took."""
         backward = _between(self._ready, self._turn, self._end)
-        looks = self._forward_looks, self._backward_looks
-        return tuple(map(LayerSeconds, self._forward, backward, *looks))
+        return tuple(map(LayerSeconds, self._forward, backward, self._forward_looks, self._backward_looks))
 
 
 class _PassageWatch(UseWatch):

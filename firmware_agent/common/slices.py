@@ -70,8 +70,7 @@ def make_slice(exchange: int, tensor: str, offset: int, data: bytes | memoryview
 
 def slice_checksum(exchange: int, tensor: str, offset: int, data: bytes | memoryview) -> bytes:
     """Return the 8 bytes that guard a slice: XXH3 of the data, seeded by XXH3 of the place."""
-    place = xxhash.xxh3_64_intdigest(f"{exchange} {offset} {tensor}".encode())
-    return xxhash.xxh3_64_digest(data, place)
+    return xxhash.xxh3_64_digest(data, xxhash.xxh3_64_intdigest(f"{exchange} {offset} {tensor}".encode()))
 
 
 class Assembler:
@@ -183,8 +182,7 @@ class Assembler:
         Raises:
             ProtocolError: the exchange has no such tensor.
         """
-        whole = self.has(tensor)
-        return self._arrays[tensor], None if whole else _merged(self._spans[tensor])
+        return self._arrays[tensor], None if self.has(tensor) else _merged(self._spans[tensor])
 
     def _target(self, piece: Slice) -> npt.NDArray[np.uint8]:
         if piece.exchange != self.exchange:

@@ -147,8 +147,7 @@ class _Normalise(torch.autograd.Function):
         )
         if ctx.needs_input_grad[0]:
             sums = torch.stack([by_bias, by_weight]).double() * ctx.share
-            values = ctx.meeting.reduce(sums.numpy().reshape(-1)) / ctx.own
-            first, second = torch.from_numpy(values).reshape(2, -1)
+            first, second = torch.from_numpy(ctx.meeting.reduce(sums.numpy().reshape(-1)) / ctx.own).reshape(2, -1)
             inverse = (variance.double() + ctx.eps).rsqrt()
             scale = inverse if weight is None else inverse * weight.double()
             slope = second * scale * inverse

@@ -208,8 +208,7 @@ class Trainer:
             optimiser.zero_grad()
             dropped_seconds = now() - begin
             seen = measure_layers(self.model, self._loss(batches), now, layers)
-            first = replace(seen[0], backward_seconds=seen[0].backward_seconds + dropped_seconds)
-            passes.append((first, *seen[1:]))
+            passes.append((replace(seen[0], backward_seconds=seen[0].backward_seconds + dropped_seconds), *seen[1:]))
             if now() - start >= task.device_seconds:
                 break
         optimiser.zero_grad()

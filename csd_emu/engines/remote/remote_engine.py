@@ -284,8 +284,7 @@ class RemoteEngine(Engine):
 
     def _on(self, name: str, work: Callable[[Slot], T]) -> T:
         line = self._lines[name]
-        layout = DriveLayout(PurePosixPath(line.drive.folder))
-        return line.use(lambda shell: work(Slot(shell, layout)))
+        return line.use(lambda shell: work(Slot(shell, DriveLayout(PurePosixPath(line.drive.folder)))))
 
     def _on_all(self, work: Callable[[str], T], names: Iterable[str]) -> dict[str, T | None]:
         """Return name -> what `work` returned, of all drives at once; None of one that could not be spoken with."""

@@ -193,8 +193,7 @@ class SshShell(Shell):
     def _run(
         self, command: str, deadline: Deadline, source: BinaryIO, root: bool, on_sent: OnSent | None = None
     ) -> CommandResult:
-        with_sudo = root and self._needs_sudo(deadline)
-        line = f"sudo -n -- /bin/sh -c {shlex.quote(command)}" if with_sudo else command
+        line = f"sudo -n -- /bin/sh -c {shlex.quote(command)}" if root and self._needs_sudo(deadline) else command
         name, where, transport = self.drive.name, self._connected.route.where, self._connected.transport
         try:
             done = execute(transport, line, source, deadline, on_sent)

@@ -223,8 +223,7 @@ class CutCosts:
         for drive in self.situation.drives:
             parts = np.full(self.unmoved + 1, drive.in_parts)
             if (memory := drive.memory) is not None:
-                needed = memory.whole_bytes - self._spared(drive.batch_size)
-                parts |= needed > memory.available_bytes
+                parts |= memory.whole_bytes - self._spared(drive.batch_size) > memory.available_bytes
             rows.append(np.where(parts, drive.parts_factor, 1.0))
         return np.array(rows)
 

@@ -80,8 +80,7 @@ class ScaffoldClient:
         steps = max(1.0, effective_steps(csd.steps, config["momentum"])) * config["learning_rate"]
         for name, weight in trained.items():
             state[name] = own[name] - server[name] + (start[name] - weight.detach()) / steps
-        changes = {f"control/{name}": state[name] - own[name] for name in trained}
-        return {**model.state_dict(), **changes}
+        return {**model.state_dict(), **{f"control/{name}": state[name] - own[name] for name in trained}}
 
 
 @CLIENTS.register("fedbn", "Batch normalisation stays in the drive; the half of the strategy `fedbn`.")

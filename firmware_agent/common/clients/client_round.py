@@ -205,8 +205,7 @@ class ClientRound:
         with self.phase("forward"):
             stored = {name: column.detach().numpy() for name, column in batch.items()}
             loss = self._objective.loss_of(self.model(*self._objective.inputs(batch)), stored)
-            count = len(next(iter(stored.values())))
-            self._mean.add(loss, count)
+            self._mean.add(loss, len(next(iter(stored.values()))))
         return loss
 
     def optimizer(self) -> Optimizer:

@@ -125,8 +125,7 @@ class RunResult:
         from host.monitoring.report.charts.chart_figure import draw_figure
         from host.monitoring.report.report_page import list_charts
 
-        totals = RunStats.of(self.data.rounds, self.data.devices)
-        if not (charts := list_charts(self.data, totals, [])):
+        if not (charts := list_charts(self.data, RunStats.of(self.data.rounds, self.data.devices), [])):
             raise ConfigurationError(f"{self.directory}: no round has ended; there is nothing to draw")
         return draw_figure(charts[:_MAIN_CHARTS])
 

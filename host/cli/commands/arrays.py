@@ -151,8 +151,7 @@ def print_vm_schedule(report: VmScheduleReport) -> None:
     for each in report.hypervisors:
         drives = f"{len(each.devices)}: {', '.join(each.devices)}" if each.devices else "none"
         amounts = ["unknown" if size is None else format_bytes(size) for size in (each.memory_bytes, each.disk_bytes)]
-        room = "any number" if each.room is None else f"{each.room} more"
-        usable = [str(each.cores), *amounts, room, drives]
+        usable = [str(each.cores), *amounts, "any number" if each.room is None else f"{each.room} more", drives]
         table.add_row(each.name, each.uri, *([*"----", f"cannot be used: {each.problem}"] if each.problem else usable))
     console.print(table)
     for name, why in report.unplaced.items():

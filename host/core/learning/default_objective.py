@@ -20,8 +20,7 @@ def default_objective(dataset: Dataset) -> ObjectiveSpec:
             f"loss: {dataset.name} has no field that is to be predicted ({', '.join(dataset.fields)}); name a loss, "
             "such as next_token or my_loss.py:function, or call the field label, y or target"
         )
-    name = "mean_squared_error" if dataset.labels is None else "cross_entropy"
-    return with_loss(dataset, ShippedCode(name))
+    return with_loss(dataset, ShippedCode("mean_squared_error" if dataset.labels is None else "cross_entropy"))
 
 
 def with_loss(dataset: Dataset, loss: ShippedCode) -> ObjectiveSpec:

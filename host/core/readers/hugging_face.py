@@ -56,5 +56,4 @@ def _rows(parts: Mapping[str, Any]) -> Rows:
 
 def _pixels(image: Any) -> npt.NDArray[np.uint8]:
     """Return a decoded image of Pillow's as (channels, height, width): grey as it is, any other in colour."""
-    grey = image.mode in ("L", "1")
-    return np.atleast_3d(np.asarray(image.convert("L" if grey else "RGB"))).transpose(2, 0, 1)
+    return np.atleast_3d(np.asarray(image.convert("L" if image.mode in ("L", "1") else "RGB"))).transpose(2, 0, 1)

@@ -36,5 +36,4 @@ def _rows(path: Path) -> Rows:
         check_names(path, names := list(file.schema_arrow.names))
         if file.metadata.num_rows * len(names) * _LEAST_BYTES > MOST_BYTES:
             raise DataError(f"{path}: its records take more than {MOST_BYTES >> 30} GiB in memory; give fewer")
-        rows = (row for batch in file.iter_batches(_BATCH_ROWS) for row in batch.to_pylist())
-        yield from enumerate(rows)
+        yield from enumerate(row for batch in file.iter_batches(_BATCH_ROWS) for row in batch.to_pylist())

@@ -34,8 +34,7 @@ class Clipped:
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return what the strategy makes of clipped updates (see `Strategy.aggregate`)."""
-        clipped = [self._clip(global_weights, part) for part in contributions]
-        return self._strategy.aggregate(global_weights, clipped)
+        return self._strategy.aggregate(global_weights, [self._clip(global_weights, part) for part in contributions])
 
     def state(self) -> dict[str, Array]:
         """Return the strategy's."""

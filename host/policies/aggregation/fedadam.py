@@ -87,8 +87,7 @@ class FedAdam:
         second = self._second.get(name, np.full_like(delta, self._tau**2))
         self._first[name] = first = np.asarray(self._beta1 * first + (1.0 - self._beta1) * delta)
         self._second[name] = second = self._moved(second, delta**2)
-        after = start + self._learning_rate * first / (np.sqrt(second) + self._tau)
-        return np.asarray(after, before.dtype)
+        return np.asarray(start + self._learning_rate * first / (np.sqrt(second) + self._tau), before.dtype)
 
 
 @STRATEGY.register("fedyogi", "FedAdam whose second moment moves by as much as it is off at the most.")

@@ -131,5 +131,4 @@ class FedBuff:
             name: after - start[name].astype(np.float64) if name in self._parameters else after.copy()
             for name, after in part.weights.items()
         }
-        done_seconds = self._now_seconds + part.finish_seconds
-        return PendingUpdate(done_seconds, part.device, self._step, part.samples, change)
+        return PendingUpdate(self._now_seconds + part.finish_seconds, part.device, self._step, part.samples, change)

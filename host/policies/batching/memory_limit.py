@@ -49,8 +49,7 @@ def available_bytes(config: ArrayConfig, device: Device, profile: Profile, shard
 
 def _device_bytes(config: ArrayConfig, device: Device, profile: Profile) -> int:
     own = int(profile.dram_bytes.value)
-    counted = device.engine == config.counted_engine and device.name != HOST
-    return min(own, int(config.memory)) if counted else own
+    return min(own, int(config.memory)) if device.engine == config.counted_engine and device.name != HOST else own
 
 
 def device_memory(

@@ -170,8 +170,7 @@ def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[st
     table = store.require(request.spec, request.shape, request.config.host.profile)
     # Layers have the shares that they have on a drive: a run charges the host's part by them.
     shares = table_shares(store.require(request.spec, request.shape, RATIO_DRIVE), records, names)
-    model = host_model(table, profile).at(request.end)
-    seconds = model.step_seconds(records)
+    seconds = host_model(table, profile).at(request.end).step_seconds(records)
     return HostPlace(
         *(seconds.forward, seconds.backward, host_room_bytes(profile)), shares.weights, shares.clock, shares.reason
     )

@@ -53,8 +53,7 @@ def measure(
             model.zero_grad()
             passes.append(measure_layers(model, loss, now, layers))
     times = layer_times(layers, passes[1:], steps[1:])
-    forward = tuple(each.forward_seconds for each in times.layers)
-    return forward, tuple(each.backward_seconds for each in times.layers)
+    return tuple(each.forward_seconds for each in times.layers), tuple(each.backward_seconds for each in times.layers)
 
 
 def _whole(loss: Callable[[], torch.Tensor], now: Callable[[], float]) -> PhaseSeconds:

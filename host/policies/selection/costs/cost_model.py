@@ -157,6 +157,5 @@ class Model:
         """Return (rows, 2) outputs, and (rows, 2, numbers) how they change with each number."""
         size, rows = self.layout.size, len(points)
         every = np.repeat(theta + np.concatenate([np.zeros((1, size)), np.eye(size) * _STEP]), rows, axis=0)
-        repeated = points.take(np.tile(np.arange(rows), size + 1))
-        values = self.outputs(every, repeated).reshape(size + 1, rows, 2)
+        values = self.outputs(every, points.take(np.tile(np.arange(rows), size + 1))).reshape(size + 1, rows, 2)
         return values[0], np.moveaxis((values[1:] - values[0]) / _STEP, 0, -1)

@@ -335,8 +335,7 @@ class SliceSender:
         self._pace.moved()
         cells = step.cells.get(block.tensor)
         if cells is None:
-            size = len(self._weights.flat[block.tensor])
-            cells = step.cells[block.tensor] = Cells(size, step.sending.slice_bytes)
+            cells = step.cells[block.tensor] = Cells(len(self._weights.flat[block.tensor]), step.sending.slice_bytes)
         if (ready := cells.add(block.start, block.end)) is not None:
             self._offer(step, self._weights.places[block.tensor], block.tensor, *ready)
 
