@@ -125,9 +125,7 @@ def _recipe(folder: Path, table: dict[str, Any]) -> ImageRecipe:
 
 def source_files(folder: Path) -> Iterator[Path]:
     """Yield the files below `folder`, in an order that does not depend on the machine, without bytecode."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path
+    yield from (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
 
 
 def copy_sources(folder: Path, target: Path) -> None:

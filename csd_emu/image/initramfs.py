@@ -86,13 +86,12 @@ class KeyPair:
 
 def boot_entries(recipe: ImageRecipe, layer: Path) -> Iterator[Entry]:
     """Yield what finds and mounts the root disk; `layer` holds busybox and the kernel modules."""
-    for folder in ("dev", "root"):
-        yield Entry(folder, 0o755)
+    yield from (Entry(folder, 0o755) for folder in ("dev", "root"))
     yield Entry("init", 0o755, (recipe.folder / "init").read_bytes())
     yield Entry("bin/busybox", 0o755, (layer / "busybox").read_bytes())
     yield Entry("modules/order", 0o644, "".join(f"{name}\n" for name in recipe.initramfs_modules).encode())
-    for name in recipe.initramfs_modules:
-        yield Entry(f"modules/{name}.ko", 0o644, (layer / "modules" / f"{name}.ko").read_bytes())
+    modules = (f"modules/{name}.ko" for name in recipe.initramfs_modules)
+    yield from (Entry(module, 0o644, (layer / module).read_bytes()) for module in modules)
 
 
 def key_entries(login: KeyPair, host: KeyPair) -> Iterator[Entry]:

@@ -42,7 +42,7 @@ from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, Expe
 from firmware_agent.training.gradient_step import GradientWorker, LocalStep
 from firmware_agent.training.host_reader import ReaderThread, TurnReader
 from firmware_agent.training.overlapped_passes import OverlappedPasses, StreamedWeights
-from firmware_agent.training.step_sender import Damage, HeldSender, QueuedSender, offer_gradient, settings_of
+from firmware_agent.training.step_sender import Damage, HeldSender, QueuedSender, settings_of, take_gradient
 from firmware_agent.training.step_state import StepState, WholePasses
 from firmware_agent.training.step_timing import StepTiming
 from firmware_agent.training.weight_intake import WeightIntake
@@ -195,7 +195,7 @@ class DeviceSteps:
 
     def _offer_gradient(self, name: str) -> None:
         parameter = self._worker.parameter(name)
-        offer_gradient(self._sender, self._piece(name, parameter.nbytes), parameter)
+        self._sender.offer(self._piece(name, parameter.nbytes), take_gradient(parameter))
 
     def _piece(self, name: str, size_bytes: int) -> Piece:
         """Return a whole tensor of the step that leaves, behind what announces it."""

@@ -22,12 +22,8 @@ class TurnReader:
 
     def __init__(self, session: HostSession) -> None:
         """Prepare; nothing is read yet."""
-        self.receive = session.receive
+        self.receive = self.receive_sum = session.receive
         self._reply: Coming | None = None
-
-    def receive_sum(self) -> AnyFrame:
-        """Return the next frame."""
-        return self.receive()
 
     def begin(self, step: int) -> None:
         """Note that no answer is due."""

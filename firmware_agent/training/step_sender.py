@@ -254,11 +254,6 @@ def take_gradient(parameter: torch.nn.Parameter) -> Array:
     return array
 
 
-def offer_gradient(sender: HeldSender | QueuedSender, piece: Piece, parameter: torch.nn.Parameter) -> None:
-    """Add a parameter's gradient to what a sender sends."""
-    sender.offer(piece, take_gradient(parameter))
-
-
 def settings_of(spec: SendingSpec | None) -> TransferSettings:
     """Return a step's settings.
 

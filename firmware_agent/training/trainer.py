@@ -249,8 +249,7 @@ class Trainer:
         for epoch in range(task.epochs):
             order = epoch_order(*self._seed, task.round, epoch, self.loaded.samples)
             self._stopwatch.mark()
-            for start in range(0, len(order), size):
-                yield self.loaded.take(order[start : start + size])
+            yield from (self.loaded.take(order[start : start + size]) for start in range(0, len(order), size))
 
     def _endless_batches(self, batch_size: int) -> Iterator[Batch]:
         generator = np.random.default_rng(self._seed)

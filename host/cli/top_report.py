@@ -140,9 +140,8 @@ class Readings:
         return next(found, "")
 
     def _matching(self, name: Metric | str, wanted: dict[str, str]) -> Iterator[tuple[dict[str, str], float]]:
-        for labels, value in self._samples.get(name if isinstance(name, str) else name.name, []):
-            if all(labels.get(key) == content for key, content in wanted.items()):
-                yield labels, value
+        samples = self._samples.get(name if isinstance(name, str) else name.name, [])
+        yield from (sample for sample in samples if wanted.items() <= sample[0].items())
 
 
 @dataclass(frozen=True)
@@ -295,11 +294,6 @@ _WORDS = ("drive", "state", "clock", "health")
 # What a terminal may be too narrow for: then these columns are left out, and if need be bands have lines of their own.
 _LEAST = ("device s\ncomputing", "memory")
 _RECENT = "of the last round seen to end; before, since the run began"
-
-
-def print_top(report: TopReport) -> None:
-    """Print a report once."""
-    console.print(render(report, console.width, "since the run began"))
 
 
 def watch(run: LiveRun, interval_seconds: float, goes_on: Callable[[], bool]) -> None:

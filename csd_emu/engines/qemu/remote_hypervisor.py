@@ -59,11 +59,10 @@ def read_qemu(capabilities: str) -> QemuTools:
 
 def read_owner(capabilities: str) -> Owner | None:
     """Return user and group under whom QEMU runs, if libvirt gives files to them (model ``dac``)."""
-    for model in ElementTree.fromstring(capabilities).iterfind("host/secmodel"):
-        if model.findtext("model") == "dac":
-            for label in model.iterfind("baselabel[@type='qemu']"):
-                if match := re.fullmatch(r"\+(\d+):\+(\d+)", label.text or ""):
-                    return Owner(int(match[1]), int(match[2]))
+    place = "host/secmodel[model='dac']/baselabel[@type='qemu']"
+    for label in ElementTree.fromstring(capabilities).iterfind(place):
+        if match := re.fullmatch(r"\+(\d+):\+(\d+)", label.text or ""):
+            return Owner(int(match[1]), int(match[2]))
     return None
 
 

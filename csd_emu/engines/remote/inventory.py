@@ -306,9 +306,6 @@ def _find(inventory: Inventory, name: str, where: str) -> list[DriveEntry]:
 
 def _alike(group: DeviceGroup, entries: list[DriveEntry]) -> Iterator[DeviceGroup]:
     """Yield groups of neighbours with one profile and one place of data."""
-
-    def known(entry: DriveEntry) -> tuple[str, str | None]:
-        return group.profile or entry.profile, group.data or entry.data
-
-    for (profile, data), members in groupby(entries, known):
+    same = groupby(entries, lambda entry: (group.profile or entry.profile, group.data or entry.data))
+    for (profile, data), members in same:
         yield group.model_copy(update={"drives": [entry.name for entry in members], "profile": profile, "data": data})

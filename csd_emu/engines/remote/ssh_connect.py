@@ -48,9 +48,11 @@ class OpenSshKeys(AuthStrategy):  # type: ignore[misc]  # paramiko has no types
         if not self._route.identities_only:
             yield from (InMemoryPrivateKey(user, key) for key in held if key.asbytes() not in named)
         blobs = {key.asbytes() for key in held}
-        for path in self._route.identities:
-            if public.get(path) not in blobs and (key := self._read(path)) is not None:
-                yield OnDiskPrivateKey(user, "ssh-config", path, key)
+        yield from (
+            OnDiskPrivateKey(user, "ssh-config", path, key)
+            for path in self._route.identities
+            if public.get(path) not in blobs and (key := self._read(path)) is not None
+        )
 
     def close(self) -> None:
         """End the connection to the agent."""

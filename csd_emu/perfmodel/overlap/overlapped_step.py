@@ -219,9 +219,11 @@ class _SettledStep:
         forward = [(begin - self.begin_seconds, end - self.begin_seconds, 0) for begin, end in self._forward[group][1:]]
         computed = sum(end - begin for begin, end, _ in forward)
         share = part.phases.get(FORWARD, 0.0) / computed if computed else 0.0
-        for begin, end, _ in _joined(forward, _TOUCH_SECONDS):
-            if end > begin:
-                yield Span(part.device, FORWARD, begin, begin + (end - begin) * share)
+        yield from (
+            Span(part.device, FORWARD, begin, begin + (end - begin) * share)
+            for begin, end, _ in _joined(forward, _TOUCH_SECONDS)
+            if end > begin
+        )
         now = self.backward[group][0] - self.begin_seconds
         for phase, seconds in part.phases.items():
             if phase != FORWARD and seconds:
@@ -273,15 +275,15 @@ class _SettledStep:
             for ready, _, begin, end in each.stepped
             if seconds_per_byte and self._holds(ready)
         ]
-        for begin, end, _ in _joined(stepped, _TOUCH_SECONDS):
-            yield Span(HOST, AGGREGATE, begin, end)
+        yield from (Span(HOST, AGGREGATE, begin, end) for begin, end, _ in _joined(stepped, _TOUCH_SECONDS))
 
     def tails(self, tail_seconds: float) -> Iterator[Span]:
         """Yield when the host computes behind the cut, begun within the step."""
-        ends = [each.stepped[0][0] for each in self._run.crossed]
-        for begin in [end - tail_seconds for end in ends if tail_seconds]:
-            if self._holds(begin):
-                yield Span(HOST, TAIL, begin - self.begin_seconds, begin + tail_seconds - self.begin_seconds)
+        begins = [each.stepped[0][0] - tail_seconds for each in self._run.crossed if tail_seconds]
+        yield from (
+            Span(HOST, TAIL, begin - self.begin_seconds, begin + tail_seconds - self.begin_seconds)
+            for begin in filter(self._holds, begins)
+        )
 
     def _holds(self, seconds: float) -> bool:
         return 0 <= seconds - self.begin_seconds < self.seconds

@@ -248,8 +248,7 @@ class ClientRound:
     def _fetch(self, epochs: int, batch_size: int) -> Iterator[TensorBatch]:
         for _ in range(epochs):
             order = self._records.order()
-            for start in range(0, len(order), batch_size):
-                yield self._take(order[start : start + batch_size])
+            yield from (self._take(order[start : start + batch_size]) for start in range(0, len(order), batch_size))
 
     def _take(self, places: npt.NDArray[np.integer]) -> TensorBatch:
         if not self._records.resident:

@@ -14,6 +14,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,11 @@ def needed_imports(source: str) -> Iterator[tuple[str, str]]:
     """Yield package and place of what a file and those that travel with it import anywhere and cannot do without."""
     files = _others(source)
     for file, text in {"": source, **{f"{name}.py, ": text for name, text in files.items()}}.items():
-        for name, node in _imported(text, _needed):
-            if name not in files:
-                yield name.partition(".")[0], f"{file}line {node.lineno}"
+        yield from (
+            (name.partition(".")[0], f"{file}line {node.lineno}")
+            for name, node in _imported(text, _needed)
+            if name not in files
+        )
 
 
 def module_from(where: str, source: str) -> types.ModuleType:
@@ -112,9 +115,7 @@ def _needed(node: ast.AST) -> Iterator[ast.AST]:
         inner = ()
     elif isinstance(node, ast.If) and _NOT_IN_DRIVES.fullmatch(ast.unparse(node.test)):
         inner = node.orelse
-    for each in inner:
-        if not isinstance(each, ast.expr):
-            yield from _needed(each)
+    yield from chain.from_iterable(_needed(each) for each in inner if not isinstance(each, ast.expr))
 
 
 def _catches(errors: ast.expr) -> bool:

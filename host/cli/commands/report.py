@@ -91,7 +91,7 @@ def top(
 ) -> None:
     """Show a run in progress: its drives, their speed and power in device time, what it has cost."""
     with INTERRUPTS.deferred():
-        from host.cli.top_report import ScrapeWindow, find_run, make_report, print_top, scrape, watch
+        from host.cli.top_report import ScrapeWindow, find_run, make_report, render, scrape, watch
         from host.monitoring.run_registry import list_live
 
     arrays = Paths.default().arrays
@@ -101,4 +101,4 @@ def top(
             watch(run, interval, lambda: run in list_live(arrays))
     else:
         report = make_report(run, ScrapeWindow(None, scrape(run)))
-        print_json(report) if as_json else print_top(report)
+        print_json(report) if as_json else console.print(render(report, console.width, "since the run began"))

@@ -305,11 +305,11 @@ def adapt(target: Any) -> Any:
 
     def make_of_algorithm(**options: Any) -> FlowerStrategy:
         algorithm = target(**options)
-
-        def program(grid: CsdGrid, start: FirstRound) -> None:
-            algorithm.start(grid, _to_record(start.weights), num_rounds=start.rounds)
-
-        return FlowerStrategy(program, {}, getattr(algorithm, "proximal_mu", 0.0))
+        return FlowerStrategy(
+            lambda grid, start: algorithm.start(grid, _to_record(start.weights), num_rounds=start.rounds),
+            {},
+            getattr(algorithm, "proximal_mu", 0.0),
+        )
 
     make_of_app.is_flower = make_of_algorithm.is_flower = True  # type: ignore[attr-defined]  # said at a resume
     if isinstance(target, type) and issubclass(target, FlowerAlgorithm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -72,10 +73,7 @@ def trimmed_mean(
         discard: values left out at each end.
         block_elements: elements that are sorted at a time: so many of each participant are copied, never a model.
     """
-
-    def write(result: Array, parts: Sequence[Array]) -> None:
-        _trim_blocks(result, parts, discard, block_elements)
-
+    write = partial(_trim_blocks, discard=discard, block_elements=block_elements)
     return {name: reduce_arrays([arrays[name] for arrays in weights], write) for name in weights[0]}
 
 

@@ -67,6 +67,6 @@ def round_bytes(size_bytes: float, most: int) -> int:
 
 
 def _powers(least: int, most: int, per_octave: int) -> Iterator[int]:
-    for step in range(per_octave * (most // least).bit_length()):
-        if (size := round_bytes(least * 2.0 ** (step / per_octave), most * 2)) <= most:
-            yield size
+    steps = range(per_octave * (most // least).bit_length())
+    sizes = (round_bytes(least * 2.0 ** (step / per_octave), most * 2) for step in steps)
+    yield from (size for size in sizes if size <= most)

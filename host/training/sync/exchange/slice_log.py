@@ -101,9 +101,11 @@ class SliceLog:
 
     def records(self) -> Iterator[SliceRecord]:
         """Yield all slices that were read, pulls first; pushes only if the device told of them."""
-        for pull in self._pulls:
-            if not pull.left_bytes:
-                yield self._record(PULL, pull.piece, pull.ready_seconds, pull.begin_seconds, pull.end_seconds)
+        yield from (
+            self._record(PULL, pull.piece, pull.ready_seconds, pull.begin_seconds, pull.end_seconds)
+            for pull in self._pulls
+            if not pull.left_bytes
+        )
         if self.timed is None:
             return
         offset = self._clock_offset(self.timed)
