@@ -12,14 +12,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
 from host.core.tensor_sums import weighted_mean
-from host.policies.aggregation.strategy import Contribution, check_names, mean_of_buffers
+from host.policies.aggregation.strategy import Contribution, PlainStrategy, check_names, mean_of_buffers
 
 _FIRST, _SECOND = "m/", "v/"
 Moment = npt.NDArray[np.float64]
 
 
 @STRATEGY.register("fedadam", "Adam on the host; `tau` is its degree of adaptivity.")
-class FedAdam:
+class FedAdam(PlainStrategy):
     """Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 2, FedAdam.
 
     ``Delta = mean_k(w_k) - w`` is the round's pseudo-gradient, its sign turned; then
@@ -30,9 +30,6 @@ class FedAdam:
     with ``m`` from 0 and ``v`` from ``tau^2``. As in the paper there is no correction of the bias towards these first
     values. The mean is weighted by samples. Moments are float64.
     """
-
-    proximal = 0.0
-    least_contributions = 1
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
 from host.core.tensor_sums import weighted_mean
-from host.policies.aggregation.strategy import Contribution, DriveHistory, check_count, check_names
+from host.policies.aggregation.strategy import Contribution, DriveHistory, PlainStrategy, check_count, check_names
 
 _CLOCK, _PENDING = "clock", "pending/"
 
@@ -39,7 +39,7 @@ class PendingUpdate:
 @STRATEGY.register(
     "fedbuff", "Asynchronous: the host steps when `buffer` updates have come; nobody waits for the slow."
 )
-class FedBuff:
+class FedBuff(PlainStrategy):
     """Nguyen et al., "Federated learning with buffered asynchronous aggregation" (AISTATS 2022), Algorithm 1.
 
     A round is a step of the host, from the K = `buffer` updates that come first in the array's time:
@@ -51,9 +51,6 @@ class FedBuff:
     is busy from one step to the next, where the paper samples another one as soon as it is done. If drives are lost, so
     that fewer than K updates can come, a step is the mean of those.
     """
-
-    proximal = 0.0
-    least_contributions = 1
 
     def __init__(
         self,

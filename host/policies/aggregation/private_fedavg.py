@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
 from host.policies.aggregation.clipping import Clipped
-from host.policies.aggregation.strategy import Contribution, Stateless, check_names, mean_of_buffers
+from host.policies.aggregation.strategy import Contribution, PlainStrategy, Stateless, check_names, mean_of_buffers
 
 _ROUNDS = "rounds"
 
@@ -31,7 +31,7 @@ class _PlainMean(Stateless):
 
 
 @STRATEGY.register("private_fedavg", "The plain mean of clipped updates with Gaussian noise on it.")
-class PrivateFedAvg:
+class PrivateFedAvg(PlainStrategy):
     """McMahan et al., "Learning differentially private recurrent language models" (ICLR 2018), Algorithm 1.
 
     Each of n updates u_k is shortened to the norm `clip`; then
@@ -42,9 +42,6 @@ class PrivateFedAvg:
     the host's, which sees each update: who does not trust it adds noise in a client program. What a run is worth in
     epsilon and delta an accountant of a library says, from `noise`, the share of drives in a round, and the rounds.
     """
-
-    proximal = 0.0
-    least_contributions = 1
 
     def __init__(
         self,

@@ -12,13 +12,13 @@ from annotated_types import Gt, Le
 from firmware_agent.common.slices import Array
 from host.config.plugins.kinds import STRATEGY
 from host.policies.aggregation.fedavg import FedAvg
-from host.policies.aggregation.strategy import Contribution, DriveHistory, check_names, mean_of_buffers
+from host.policies.aggregation.strategy import Contribution, DriveHistory, PlainStrategy, check_names, mean_of_buffers
 
 _CONTROL = "control/"
 
 
 @STRATEGY.register("scaffold", "Local steps corrected by control variates, which cross with the weights.")
-class Scaffold:
+class Scaffold(PlainStrategy):
     """Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning" (ICML 2020), Algorithm 1.
 
     Of N drives those in S return weights y_i and the change of their control variate c_i:
@@ -29,8 +29,6 @@ class Scaffold:
     """
 
     client = "scaffold"
-    proximal = 0.0
-    least_contributions = 1
 
     def __init__(self, learning_rate: Annotated[float, Gt(0), Le(100)] = 1.0, *, parameters: Collection[str]) -> None:
         """Move `parameters` by `learning_rate` times the drives' mean update."""

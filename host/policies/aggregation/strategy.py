@@ -134,11 +134,15 @@ class Strategy(Protocol):
         """
 
 
-class Stateless:
-    """A strategy that keeps nothing between rounds."""
+class PlainStrategy:
+    """What most strategies have: drives are not held near the global weights, and one of them is enough."""
 
     proximal = 0.0
     least_contributions = 1
+
+
+class Stateless(PlainStrategy):
+    """A strategy that keeps nothing between rounds."""
 
     def state(self) -> dict[str, Array]:
         """Return nothing."""
