@@ -22,10 +22,10 @@ from firmware_agent.common.errors import ConfigurationError
 INTERVAL_NS = 10_000_000
 ALLOWED = 0.01
 """Share of a second's commands that may be late."""
-TARGET = 0.006
-SPEED = 1.5
+TARGET = 0.003
+SPEED = 0.7
 """By how much the logarithm of the rate grows in a second in which no command is late, but for rounding."""
-RESERVE = 0.75
+RESERVE = 0.4
 DROP = 8.0
 """By how much an interval lowers the rate at most."""
 BURST = 0.1

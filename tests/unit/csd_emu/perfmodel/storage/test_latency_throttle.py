@@ -51,7 +51,7 @@ def test_training_recovers_to_the_highest_rate(ended: int, late_intervals: int) 
     throttle = LatencyThrottle(0.002, MOST)
     for number in range(late_intervals):
         observe(throttle, number, ended, ended)
-    rates = [observe(throttle, number, ended, 0) for number in range(late_intervals, 8 * INTERVALS)]
+    rates = [observe(throttle, number, ended, 0) for number in range(late_intervals, 16 * INTERVALS)]
     assert rates[-1] == MOST
     moving = [rate for rate in rates if rate]
     assert moving == sorted(moving)
