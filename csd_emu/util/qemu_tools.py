@@ -27,7 +27,6 @@ class QemuTools:
     image_tool: str
 
 
-_REMEDY = INSTALL_QEMU
 # As libvirt confines the machines that it starts.
 _SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 
@@ -42,12 +41,14 @@ def find_qemu() -> QemuTools:
     emulator, image_tool = shutil.which("qemu-system-aarch64"), shutil.which("qemu-img")
     if emulator is None or image_tool is None:
         missing = "qemu-system-aarch64" if emulator is None else "qemu-img"
-        raise EnvironmentUnfit(f"{missing} is not installed; {_REMEDY}, or use --engine native")
+        raise EnvironmentUnfit(f"{missing} is not installed; {INSTALL_QEMU}, or use --engine native")
     version = _ask(emulator, "--version")
     match = re.search(r"version (\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < OLDEST_QEMU:
         wanted = ".".join(map(str, OLDEST_QEMU))
-        raise EnvironmentUnfit(f"{emulator} is {version.splitlines()[0]!r}, csd-emu needs {wanted} or newer; {_REMEDY}")
+        raise EnvironmentUnfit(
+            f"{emulator} is {version.splitlines()[0]!r}, csd-emu needs {wanted} or newer; {INSTALL_QEMU}"
+        )
     machines = {line.split()[0] for line in _ask(emulator, "-machine", "help").splitlines() if line.strip()}
     machine = PINNED_MACHINE if PINNED_MACHINE in machines else _newest_machine(machines)
     return QemuTools(emulator, version.splitlines()[0], machine, image_tool)
@@ -80,7 +81,7 @@ def _newest_machine(machines: set[str]) -> str:
     """Return the newest versioned ``virt`` machine: a device state fits only the type that it was made on."""
     versions = [tuple(map(int, m[5:].split("."))) for m in machines if re.fullmatch(r"virt-\d+\.\d+", m)]
     if not versions:
-        raise EnvironmentUnfit(f"this QEMU has no ARM machine 'virt'; {_REMEDY}")
+        raise EnvironmentUnfit(f"this QEMU has no ARM machine 'virt'; {INSTALL_QEMU}")
     return f"virt-{max(versions)[0]}.{max(versions)[1]}"
 
 
@@ -88,4 +89,4 @@ def _ask(emulator: str, *arguments: str) -> str:
     try:
         return subprocess.run([emulator, *arguments], capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise EnvironmentUnfit(f"{emulator} {' '.join(arguments)} fails ({error}); {_REMEDY}") from error
+        raise EnvironmentUnfit(f"{emulator} {' '.join(arguments)} fails ({error}); {INSTALL_QEMU}") from error

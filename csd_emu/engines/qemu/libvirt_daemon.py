@@ -37,7 +37,6 @@ _POLL_SECONDS = 0.02
 _MAX_SOCKET_PATH = 100
 # libvirt puts each machine's monitor below its configuration: /libvirt/qemu/lib/domain-NNNN-<20>/monitor.sock
 _MAX_CONFIGURATION_PATH = 107 - 63
-_REMEDY = INSTALL_QEMU
 # daemon -> its socket's name
 _DAEMONS = {"libvirtd": "libvirt-sock", "virtqemud": "virtqemud-sock"}
 
@@ -241,7 +240,7 @@ def _service_owner() -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(SERVICE_USER)
     except KeyError:
-        raise EnvironmentUnfit(f"the user {SERVICE_USER}, under whom QEMU runs, is missing; {_REMEDY}") from None
+        raise EnvironmentUnfit(f"the user {SERVICE_USER}, under whom QEMU runs, is missing; {INSTALL_QEMU}") from None
 
 
 def _find_daemon(folder: Path) -> tuple[str, Path]:
@@ -254,7 +253,9 @@ def _find_daemon(folder: Path) -> tuple[str, Path]:
 
 
 def _no_daemon() -> EnvironmentUnfit:
-    return EnvironmentUnfit(f"libvirt's daemon ({' or '.join(_DAEMONS)}) does not run and is not installed; {_REMEDY}")
+    return EnvironmentUnfit(
+        f"libvirt's daemon ({' or '.join(_DAEMONS)}) does not run and is not installed; {INSTALL_QEMU}"
+    )
 
 
 # Sticky: nobody else can replace a link there, and whose it is is looked at.
