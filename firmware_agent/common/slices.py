@@ -182,7 +182,8 @@ class Assembler:
         Raises:
             ProtocolError: the exchange has no such tensor.
         """
-        return self._arrays[tensor], None if self.has(tensor) else _merged(self._spans[tensor])
+        whole = self.has(tensor)  # which names a tensor that is not in the exchange
+        return self._arrays[tensor], None if whole else _merged(self._spans[tensor])
 
     def _target(self, piece: Slice) -> npt.NDArray[np.uint8]:
         if piece.exchange != self.exchange:
