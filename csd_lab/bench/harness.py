@@ -33,6 +33,7 @@ from firmware_agent.common.errors import BootTimeout
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.shipped_code import ShippedCode
+from host.app.array_service import make_service
 from host.app.prepare import RunRequest, prepare_run
 from host.app.training_run import make_participants, make_sync_training, round_frame
 from host.config.job_file import DEFAULT_DATA, JobConfig
@@ -210,7 +211,7 @@ class RunningDrives:
             among: the drives that train, of a federated job; None for all.
             guide: of a synchronous job.
         """
-        accountant = make_accountant(request.config, request.models)
+        accountant = make_accountant(request.config, request.models, service=make_service(request))
         nodes = [node.name for node in request.config.list_nodes()]
         async with RunFaults(self.fleet, nodes, accountant.time, on_event) as faults:
             if request.sync is not None:

@@ -14,7 +14,7 @@ from csd_lab.bench.harness import Bench, RunningDrives, array_of, request_run
 from host.config.job_file import DEFAULT_DATA
 from host.core.records import RoundRecord
 
-IOPS, READ_SHARE, EPOCHS = 20_000, 0.7, 20
+IOPS, READ_SHARE, EPOCHS = 20_000, 0.7, 4
 _SERVING = "begin_step", "load", "write", "end", "take_figures"
 
 
@@ -32,7 +32,7 @@ def bench_host_io(bench: Bench, quick: bool = False) -> BenchReport:
     shares, wall, seconds = {}, {}, dict[str, list[Any]]()
     for policy, engine in (("fair", "qemu"), ("host_first", "qemu"), ("host_first", "native")):
         job = _job(policy, bench.seed, rounds)
-        config = array_of(bench.name, drives, engine, clock="modelled" if engine == "native" else "counted")
+        config = array_of("host-io", drives, engine, clock="modelled" if engine == "native" else "auto")
         request = request_run(config, job)
 
         async def train(running: RunningDrives, request: Any = request) -> tuple[list[RoundRecord], float, float]:
