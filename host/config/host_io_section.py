@@ -156,8 +156,11 @@ class HostIoSection(Config):
 
     def namespace_pages(self, flash: FlashParameters) -> int:
         """Return the logical pages of a drive of this flash."""
-        room = flash.dies * flash.usable_pages_per_die
-        return flash.namespace_pages if self.namespace is None else max(flash.dies, int(room * self.namespace))
+        return (
+            flash.namespace_pages
+            if self.namespace is None
+            else max(flash.dies, int(flash.dies * flash.usable_pages_per_die * self.namespace))
+        )
 
 
 def decisive_profiles(profiles: Mapping[str, Mapping[str, Any]], section: HostIoSection | None) -> dict[str, Any]:
