@@ -36,8 +36,8 @@ def read_block_trace(path: Path, page_bytes: int, namespace_pages: int) -> Colum
     """Return the commands of a trace, in pages that they touch; the first line of MSR's is at 0.
 
     Raises:
-        DataError: it cannot be read or is too long, or a line is not understood, of an earlier time than the one before
-            it, beyond the namespace or of zero length; its number is named.
+        DataError: it cannot be read, is too long or has no commands, or a line is not understood, of an earlier time
+            than the one before it, beyond the namespace or of zero length; its number is named.
     """
     lines, version, number, first = list[_Line](), 0, 0, 0
     try:
@@ -50,9 +50,13 @@ def read_block_trace(path: Path, page_bytes: int, namespace_pages: int) -> Colum
                     first = 0 if version else [*lines[:1], line][0][0]
                     _check(number, line, (first, lines[-1][0] if lines else first), namespace_pages * page_bytes)
                     lines.append(line)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"cannot be read ({error}); check the path") from None
+    except ValueError as error:
         raise DataError(f"{path}, line {number}: {error}; give MSR Cambridge's CSV or fio's iolog 2 or 3") from None
     rows = [(time - first, start, size, action == "write") for time, action, start, size in lines if action in _MOVES]
+    if not rows:
+        raise DataError(f"{path}: it has no reads or writes; give a trace that has, or leave it out")
     time, start, size, writes = np.array(rows, np.int64).reshape(-1, 4).T
     page, end = start // page_bytes, -(-(start + size) // page_bytes)
     return commands_table(len(rows)) | {"arrival_ns": time, "page": page, "pages": end - page, "writes": writes == 1}

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.perfmodel.flash.flash_drive import commands_table
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, check_rate
+from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, join, take
 from firmware_agent.common.errors import ConfigurationError
 
@@ -34,8 +34,8 @@ class HostLoad:
         block_bytes: of each command.
         read_share: of the commands, 0 to 1; the others write.
         sequential: whether each begins where the one before it ended, and else anywhere, at a multiple of its size.
-        iops: commands a second on average, whatever the drive does, `LEAST_IOPS` or more; 0 for `queue_depth` commands
-            at any time.
+        iops: commands a second on average, whatever the drive does, `LEAST_IOPS` to one a nanosecond; 0 for
+            `queue_depth` commands at any time.
         queue_depth: commands in the drive at any time, each following the end of another.
         poisson: whether gaps are exponential; else all are equal.
         shape: relative rates of equal parts of `period_ns`, over and over: ``(1, 0, 0, 0)`` for bursts, `DIURNAL`.
@@ -70,8 +70,7 @@ class LoadGenerator:
         """Begin at device time 0.
 
         Raises:
-            ConfigurationError: a figure is impossible, the load reaches beyond the namespace, or the flash cannot serve
-                its rate.
+            ConfigurationError: a figure is impossible, or the load reaches beyond the namespace.
         """
         self.load, self.pages = load, -(-load.block_bytes // flash.page_bytes)
         most = flash.namespace_pages if namespace_pages is None else namespace_pages
@@ -79,7 +78,7 @@ class LoadGenerator:
             "block_bytes": load.block_bytes > 0,
             "read_share": 0 <= load.read_share <= 1,
             f"iops or queue_depth (one of them, iops from {LEAST_IOPS:g})": (
-                load.iops >= LEAST_IOPS and load.queue_depth == 0 if load.iops else load.queue_depth > 0
+                LEAST_IOPS <= load.iops <= SECOND and load.queue_depth == 0 if load.iops else load.queue_depth > 0
             ),
             "shape": 0 < sum(load.shape) < 2**13 and min(load.shape) >= 0,
             "period_ns": len(load.shape) <= load.period_ns < 2**50,
@@ -91,7 +90,6 @@ class LoadGenerator:
                 f"host load: {wrong[0]} is impossible for a namespace of {most} pages of {flash.page_bytes} bytes; "
                 f"change it in {load}"
             )
-        check_rate(flash, load.iops * max(load.shape) * len(load.shape) / sum(load.shape), load.read_share, self.pages)
         self._drawn, self._clock, self._ready = 0, 0.0, commands_table()
 
     def look_until(self, until_ns: int) -> Columns:

@@ -76,8 +76,8 @@ def read_simulation(
     """Read the files of a simulation: of an array, or of servers with one each.
 
     Raises:
-        ConfigurationError: a file breaks a rule, both are given or none is, the job is not synchronous, or a number is
-            out of range.
+        ConfigurationError: a file breaks a rule, both are given or none is, the job is not synchronous or has
+            `host_io`, or a number is out of range.
     """
     files = [path for path in (array_path, servers_path) if path is not None]
     if len(files) != 1:
@@ -94,6 +94,8 @@ def read_simulation(
     job = job if tuner is None else job.model_copy(update={"tuner": tuner})
     if job.mode != "sync":
         raise ConfigurationError("mode: only synchronous training can be simulated; write mode: sync in the job file")
+    if job.host_io is not None:
+        raise ConfigurationError("host_io: a simulation knows no commands of the host; leave host_io out")
     if not 1 <= steps <= MOST_STEPS:
         raise ConfigurationError(f"--steps {steps}: must be between 1 and {MOST_STEPS}")
     load = inspect_load(spec, load_dataset(job.data.source, job.seed, job.data.input).shape, job.freeze)

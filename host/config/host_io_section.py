@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from csd_emu.config.array_file import REMOTE, Device
 from csd_emu.perfmodel.block_trace import read_block_trace
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
+from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, flash_ceiling
 from csd_emu.perfmodel.flash.flash_queues import Columns
 from csd_emu.perfmodel.host_load import DIURNAL, LEAST_IOPS, HostLoad, LoadGenerator
 from csd_emu.perfmodel.storage.load_source import ScheduledLoad
@@ -92,6 +92,9 @@ class LoadSection(Config):
             ),
             "devices: name one or more, or all": self.devices == [],
             "end must be later than begin": self.begin and self.end and not self.end.is_behind(self.begin),
+            "end: the load would never begin; name a later moment": (
+                self.end and (self.end.seconds == 0 or 1 in (self.end.step, self.end.round))
+            ),
             "block must be a whole number of bytes, at least 1 B": self.block < 1 or self.block != int(self.block),
             "period must be 1 us or more, and no more than 10 days": not 1e-6 <= self.period <= 864_000,
             "shape: one of its rates must be more than 0, and their sum less than 8192": (
@@ -153,9 +156,11 @@ class HostIoSection(Config):
 
     def namespace_pages(self, flash: FlashParameters) -> int:
         """Return the logical pages of a drive of this flash."""
-        if self.namespace is None:
-            return flash.namespace_pages
-        return max(flash.dies, int(flash.dies * flash.usable_pages_per_die * self.namespace))
+        return (
+            flash.namespace_pages
+            if self.namespace is None
+            else max(flash.dies, int(flash.dies * flash.usable_pages_per_die * self.namespace))
+        )
 
 
 def decisive_profiles(profiles: Mapping[str, Mapping[str, Any]], section: HostIoSection | None) -> dict[str, Any]:
@@ -179,22 +184,21 @@ def resolve_loads(
 
     Raises:
         ConfigurationError: a drive is not known or a real one, a trace is damaged or beyond the namespace, or the flash
-            cannot serve a rate; the load is named.
+            cannot serve the rates of all; the loads are named.
     """
-    names = {device.name for device in devices}
     kind, other = ("step", "round") if mode == "sync" else ("round", "step")
     if real := [device.name for device in devices if device.engine == REMOTE]:
         raise ConfigurationError(
             f"host_io: {', '.join(real)}: what a real drive's host reads and writes is its own, and its counters tell "
             "it; leave host_io out"
         )
-    loads: dict[str, list[ScheduledLoad]] = {device.name: [] for device in devices}
+    loads: dict[str, list[tuple[int, ScheduledLoad]]] = {device.name: [] for device in devices}
     for place, load in enumerate(section.loads):
         key = f"host_io.loads[{place}]"
-        if load.devices != "all" and (strange := set(load.devices) - names):
+        if load.devices != "all" and (strange := set(load.devices) - loads.keys()):
             raise ConfigurationError(
                 f"{key}.devices: {', '.join(sorted(strange))}: the array has no such drive; it has "
-                f"{', '.join(sorted(names)[:8])}{', ...' if len(names) > 8 else ''}"
+                f"{', '.join(sorted(loads)[:8])}{', ...' if len(loads) > 8 else ''}"
             )
         for which in ("begin", "end"):
             if getattr(getattr(load, which), other, None) is not None:
@@ -209,8 +213,55 @@ def resolve_loads(
                 made = _make_load(load, flash, section.namespace_pages(flash), (seed, device.name, place))
             except (ConfigurationError, DataError) as error:
                 raise ConfigurationError(f"{key}: {device.name}: {error}") from error
-            loads[device.name].append(ScheduledLoad(made, **_moments(load)))
-    return {name: tuple(own) for name, own in loads.items()}
+            loads[device.name].append((place, ScheduledLoad(made, **_moments(load))))
+    for device in devices:
+        flash = get_profile(device.profile).flash_parameters
+        _check_sum(device.name, loads[device.name], flash, section.namespace_pages(flash))
+    return {name: tuple(each for _, each in own) for name, own in loads.items()}
+
+
+def _check_sum(
+    device: str, loads: Sequence[tuple[int, ScheduledLoad]], flash: FlashParameters, namespace_pages: int
+) -> None:
+    """Return if a drive long in service can serve its loads with a rate together, each at its highest.
+
+    Raises:
+        ConfigurationError: it cannot; the loads, by their place in the job, their sum and the ceiling are named.
+    """
+    demands = [
+        (f"host_io.loads[{place}]", each, *_demand(each.load, flash, namespace_pages))
+        for place, each in loads
+        if isinstance(each.load, HostLoad) and each.load.iops
+    ]
+    for step, seconds in sorted(
+        {(one.begin_step, two.begin_seconds) for _, one, *_ in demands for _, two, *_ in demands}
+    ):
+        on = [
+            (key, rate, share)
+            for key, each, rate, share in demands
+            if each.begin_step <= step < (each.end_step or float("inf"))
+            and each.begin_seconds <= seconds < each.end_seconds
+        ]
+        asked, busy = sum(rate for _, rate, _ in on), sum(share for *_, share in on)
+        if busy > 1:
+            raise ConfigurationError(
+                f"{', '.join(key for key, *_ in on)}: {device}: at their highest they ask for {asked:.0f} commands a "
+                f"second, and of such ones its flash serves {asked / busy:.0f} at most, long in service, where random "
+                "writes have pages copied: lower the rate, or have loads begin and end at other times"
+            )
+
+
+def _demand(load: HostLoad, flash: FlashParameters, namespace_pages: int) -> tuple[float, float]:
+    """Return a load's highest rate, in commands a second, and the share of the flash that it takes.
+
+    Written at random, blocks that are collected still hold the share p = exp((p - 1) N b / U): see docs/flash.md. It is
+    looked for from below, not to the end where next to nothing is to spare.
+    """
+    closed, pages = flash.usable_pages_per_die + flash.pages_erased, -(-load.block_bytes // flash.page_bytes)
+    ratio = flash.dies * closed / min(namespace_pages, flash.namespace_pages)
+    held = 0.0 if load.sequential else reduce(lambda p, _: float(np.exp((p - 1) * ratio)), range(500), 0.0)
+    rate = load.iops * max(load.shape) * len(load.shape) / sum(load.shape)
+    return rate, rate / flash_ceiling(flash, load.read_share, pages, 1 / (1 - held)).iops
 
 
 def _moments(load: LoadSection) -> dict[str, Any]:
@@ -230,9 +281,15 @@ def _make_load(
 
     Raises:
         ConfigurationError: it is impossible on this flash.
+        DataError: the trace is.
     """
     if load.trace is not None:
         return _read_trace(load.trace, flash.page_bytes, namespace_pages)
+    if -(-int(load.block) // flash.page_bytes) > max(1, int(namespace_pages * load.span)):
+        raise ConfigurationError(
+            f"block: {int(load.block)} bytes do not fit into the span of {load.span:g} of the namespace, which has "
+            f"{namespace_pages * flash.page_bytes} bytes; make block smaller or span larger"
+        )
     seed, device, place = seeds
     drawn = np.random.SeedSequence([seed, zlib.crc32(device.encode()), place]).generate_state(1, np.uint64)
     made = HostLoad(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from csd_emu.profiles.flash_geometry import SECOND as SECOND
 from csd_emu.profiles.flash_geometry import FlashParameters as FlashParameters
-from firmware_agent.common.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,3 @@ def flash_ceiling(
     limit = max(nanoseconds, key=lambda station: nanoseconds[station])
     iops = SECOND / nanoseconds[limit]
     return FlashCeiling(iops, iops * pages * flash.page_bytes, limit)
-
-
-def check_rate(flash: FlashParameters, iops: float, read_share: float, pages: int) -> None:
-    """Return if the flash can serve a rate of host commands, with no page written twice.
-
-    Raises:
-        ConfigurationError: it cannot; the ceiling is named.
-    """
-    ceiling = flash_ceiling(flash, read_share, pages)
-    if iops > ceiling.iops:
-        raise ConfigurationError(
-            f"host load: a rate of {iops:g} commands a second is beyond this flash; its {ceiling.limit} allow "
-            f"{ceiling.iops:.0f} ({ceiling.bytes_per_second / 1e6:.0f} MB/s) at a read share of {read_share:g} and "
-            f"{pages} pages a command: lower the rate"
-        )

@@ -48,7 +48,6 @@ def test_traces_become_commands_of_the_pages_that_they_touch(tmp_path: Path) -> 
     assert read(tmp_path, V3) == {
         **{"arrival_ns": [5000, 11000], "page": [1, 0], "pages": [1, 2], "writes": [False, True]}
     }
-    assert read(tmp_path, "")["page"] == []
 
 
 @pytest.mark.parametrize("text", [MSR, V2, V3])
@@ -95,5 +94,11 @@ def test_a_trace_that_is_too_long_or_not_there_is_refused(tmp_path: Path, monkey
     monkeypatch.setattr("csd_emu.perfmodel.block_trace.MOST_LINES", 2)
     with pytest.raises(DataError, match="line 3: the trace has more than 2 lines; cut it"):
         read(tmp_path, MSR)
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match=r"cannot be read .*No such file.*none'\); check the path"):
         read_block_trace(tmp_path / "none", 4096, PAGES)
+
+
+@pytest.mark.parametrize("text", ["", "\n", V2[: V2.index("/dev/sdb read")]])
+def test_a_trace_without_commands_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DataError, match="trace: it has no reads or writes"):
+        read(tmp_path, text)

@@ -20,6 +20,7 @@ from csd_lab.simulate.simulation_figures import (
 )
 from csd_lab.simulate.simulation_report import report_simulation
 from csd_lab.simulate.simulation_request import read_simulation
+from firmware_agent.common.errors import ConfigurationError
 from host.core.console import console
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -76,3 +77,11 @@ def test_exact_profiles_leave_points_which_stand_alone(servers: bool, monkeypatc
     for run in report.runs:
         assert all(band.low == band.high for band in run.bands.values())
     assert "(" not in shown(report).split("in brackets")[0].split("(simulated)")[1]
+
+
+def test_host_io_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "{model: digits_cnn, data: {source: digits}, mode: sync, host_io: {loads: [{iops: 5}]}}"
+    )
+    with pytest.raises(ConfigurationError, match="host_io: a simulation knows no commands of the host; leave host_io"):
+        read_simulation(tmp_path / "job.yaml", EXAMPLES / "hypertune" / "array.yaml", None, None, None, 8)

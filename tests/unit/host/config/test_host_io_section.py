@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig, Device
+from csd_emu.perfmodel.flash.flash_parameters import flash_ceiling
 from csd_emu.perfmodel.host_load import DIURNAL, HostLoad
 from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.profiles import get_profile
@@ -42,6 +43,9 @@ def resolve(*loads: dict[str, Any], mode: str = "sync", seed: int = 7) -> dict[s
         ({"iops": 5.0, "begin": {"step": 5}, "end": {"step": 5}}, "end must be later than begin"),
         ({"iops": 5.0, "begin": {"seconds": 5.0}, "end": {"seconds": 4.0}}, "end must be later than begin"),
         ({"iops": 5.0, "begin": {"seconds": 5.0, "step": 4}}, "write one of seconds, step and round"),
+        ({"iops": 5.0, "end": {"step": 1}}, "end: the load would never begin"),
+        ({"iops": 5.0, "end": {"round": 1}}, "end: the load would never begin"),
+        ({"iops": 5.0, "end": {"seconds": 0.0}}, "end: the load would never begin"),
         ({"iops": 5.0, "begin": {}}, "write one of seconds, step and round"),
         ({"iops": 5.0, "shape": [0, 0]}, "shape: one of its rates must be more than 0"),
         ({"iops": 5.0, "shape": []}, "shape: one of its rates must be more than 0"),
@@ -75,12 +79,16 @@ def test_what_the_whole_section_cannot_say_is_refused(content: dict[str, Any], m
 @pytest.mark.parametrize(
     ("load", "message"),
     [
-        ({"iops": 1e8}, r"csd-00: .* its link allow 961426 .*: lower the rate"),
-        ({"iops": 1e6, "read_share": 0.0}, "its dies allow 320000"),
+        (
+            {"iops": 1e8},
+            r": csd-00: .* ask for 100000000 commands a second, .* serves 961426 at most.*: lower the rate",
+        ),
+        ({"iops": 1e6, "read_share": 0.0}, "serves 988[0-9]{2} at most"),
         ({"iops": 5.0, "devices": ["csd-01", "csd-09"]}, "csd-09: the array has no such drive; it has csd-00, csd-01"),
         ({"iops": 5.0, "begin": {"round": 2}}, r"begin: a job of mode sync has no rounds; name a step, or seconds"),
-        ({"iops": 5.0, "block": "4 GiB"}, "first_page or span_pages is impossible"),
-        ({"trace": "/nowhere/my.csv"}, "csd-00: /nowhere/my.csv, line 0: .*No such file"),
+        ({"iops": 5.0, "block": "4 GiB"}, r"csd-00: block: 4294967296 bytes do not fit into the span of 1 .* make"),
+        ({"trace": "/nowhere/my.csv"}, "csd-00: cannot be read .*No such file.*; check the path"),
+        ({"iops": 5.0, "span": 1e-6, "block": "64 KiB"}, "block: 65536 bytes do not fit into the span of 1e-06"),
     ],
 )
 def test_what_this_array_cannot_serve_is_refused_before_anything_starts(load: dict[str, Any], message: str) -> None:
@@ -94,13 +102,14 @@ def test_what_this_array_cannot_serve_is_refused_before_anything_starts(load: di
     ("lines", "message"),
     [
         ("200,h,0,Read,0,4096,0\n100,h,0,Read,0,4096,0\n", "line 2: the time goes back"),
+        ("fio version 2 iolog\n/dev/sdb sync 0 0\n", "it has no reads or writes"),
         ("100,h,0,Read,0,0,0\n", "line 1: offset 0, length 0"),
         (f"100,h,0,Write,{2**40},4096,0\n", "line 1: .*within the namespace's"),
     ],
 )
 def test_a_trace_that_is_wrong_is_refused_with_its_line(tmp_path: Path, lines: str, message: str) -> None:
     (tmp_path / "my.csv").write_text(lines)
-    with pytest.raises(ConfigurationError, match=rf"host_io\.loads\[0\]: csd-00: .*my\.csv, {message}"):
+    with pytest.raises(ConfigurationError, match=rf"host_io\.loads\[0\]: csd-00: .*my\.csv[,:] {message}"):
         resolve_loads(section(loads=[{"trace": "my.csv"}]).at(tmp_path), ARRAY.list_devices(), 0, "sync")
 
 
@@ -112,6 +121,40 @@ def test_real_drives_and_several_servers_refuse_it() -> None:
         resolve_loads(section(), [real], 0, "sync")
     with pytest.raises(ConfigurationError, match="host_io: drives of one server serve its host"):
         fit_job(job({}))
+
+
+@given(
+    written=st.floats(0, 1),
+    sequential=st.booleans(),
+    parts=st.integers(1, 5),
+    over=st.floats(0.5, 2.0).filter(lambda over: abs(over - 1) > 1e-3),
+)
+def test_loads_are_refused_where_their_sum_is_more_than_a_drive_in_service_can_do(
+    written: float, sequential: bool, parts: int, over: float
+) -> None:
+    # The fixed point p = exp(-(1 - p) 31 / 25): of 32 blocks one is open, and 25 are logical.
+    amplification = 1.0 if sequential else 2.77508
+    iops = over / parts * flash_ceiling(FLASH, 1 - written, 1, amplification).iops
+    load = {"iops": iops, "read_share": 1 - written, "pattern": "sequential" if sequential else "random"}
+    pieces: list[dict[str, Any]] = [{"begin": {"step": 9}}, {"begin": {"seconds": 4.0}}, *[{}] * 3]
+    if over < 1:
+        assert len(resolve(*[load | piece for piece in pieces[:parts]])["csd-00"]) == parts
+    else:
+        with pytest.raises(ConfigurationError, match=rf"loads\[{parts - 1}\]: csd-00: .*lower"):
+            resolve(*[load | piece for piece in pieces[:parts]])
+
+
+def test_the_sum_is_that_of_loads_at_the_same_time_at_their_highest() -> None:
+    most = {"iops": 0.6 * flash_ceiling(FLASH).iops}
+    resolve(most | {"end": {"step": 5}}, most | {"begin": {"step": 5}})
+    resolve(most | {"devices": ["csd-00"]}, most | {"devices": ["csd-01"]})
+    bursts = {"iops": 0.3 * flash_ceiling(FLASH).iops, "shape": [1, 0]}
+    for both in ([most | {"end": {"step": 6}}, most | {"begin": {"step": 5}}], [bursts, most]):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"^host_io\.loads\[0\], host_io\.loads\[1\]: csd-00: .* have loads begin and end at other",
+        ):
+            resolve(*both)
 
 
 @given(

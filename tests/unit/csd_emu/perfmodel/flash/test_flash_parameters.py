@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters, check_rate, flash_ceiling
+from csd_emu.perfmodel.flash.flash_parameters import FlashParameters, flash_ceiling
 from firmware_agent.common.errors import ConfigurationError
 
 FLASH = FlashParameters()
@@ -57,9 +57,3 @@ def test_the_ceiling_is_that_of_the_busiest_station(
     ceiling = flash_ceiling(FlashParameters(**changes), **load)
     assert (ceiling.limit, ceiling.iops) == (limit, pytest.approx(iops))
     assert ceiling.bytes_per_second == pytest.approx(iops * 4096 * load.get("pages", 1))
-
-
-def test_a_rate_beyond_the_ceiling_is_refused_with_the_ceiling() -> None:
-    check_rate(FLASH, 127_999, 0.0, 1)
-    with pytest.raises(ConfigurationError, match=r"128001 commands .* dies allow 128000 \(524 MB/s\).*lower the rate"):
-        check_rate(FLASH, 128_001, 0.0, 1)
