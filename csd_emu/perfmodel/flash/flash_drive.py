@@ -110,6 +110,11 @@ class FlashDrive:
         stage[out_of.serve(operations, out, until_ns)] = _ENDED
         return self._take_ended()
 
+    @property
+    def waiting(self) -> int:
+        """Operations, of pages on one die each, that have not ended."""
+        return len(self._operations["page"])
+
     def state(self) -> Columns:
         """Return all that changes, for `restore`."""
         own = {f"free{place}": each.free_ns for place, each in enumerate(self._stations)}

@@ -58,10 +58,11 @@ class PageMapping:
         return 1 + self.copied_pages / max(self.written_pages, 1)
 
     def age(self, seed: int) -> PageMapping:
-        """Write the drive three times, page by page at random, and return it: as one that has been in service long."""
+        """Write the drive three times, page by page at random; return it: long in service, counting from 0."""
         random, pages = np.random.Generator(np.random.Philox(key=seed)), self.namespace_pages
         for _ in range(6):
             self.write(random.integers(0, pages, pages // 2))
+        self.written_pages = self.copied_pages = self.erased_blocks = 0
         return self
 
     def write(self, pages: Integers) -> tuple[Integers, Flags]:

@@ -8,7 +8,8 @@ in a hundred of its commands is late. So there are two rules:
   moves by commands, not by time: while the host is silent nothing is learned, and the rate stays what the host bore
   last. While training is parked it stays, too.
 * Late commands of a second count against those that it may have, given the commands that ended and a careful forecast
-  of those to come. When `RESERVE` of them are used up, or many of an interval were late, training is parked.
+  of those to come. When `RESERVE` of them are used up, or many of an interval were late, training is parked: for a
+  second at most, for if that does not help, the host breaks the limit by itself.
 
 Additions, multiplications and divisions are all it takes: it does the same on any machine.
 """
@@ -60,16 +61,19 @@ class LatencyThrottle:
         self.bytes_per_second = self._rate = FIRST * most
         # Commands that ended in this second and that were late, a usual second's, and a second's at today's pace.
         self._second = self._ended = self._late = self._usual = self._pace = 0.0
+        # Intervals for which training has been parked, or would have been.
+        self._parked = 0
 
     def state(self) -> list[float]:
         """Return all that changes, for `restore`."""
-        counts = [self._second, self._ended, self._late, self._usual, self._pace]
+        counts = [self._second, self._ended, self._late, self._usual, self._pace, self._parked]
         return [self.bytes_per_second, self._rate, *counts]
 
     def restore(self, state: list[float]) -> None:
         """Go on from a state."""
         self.bytes_per_second, self._rate, *counts = state
-        self._second, self._ended, self._late, self._usual, self._pace = counts
+        self._second, self._ended, self._late, self._usual, self._pace, parked = counts
+        self._parked = int(parked)
 
     def observe(self, now_ns: int, latency_ns: Integers) -> None:
         """Take the latencies, (n,) nanoseconds, of the host's commands that ended in the interval up to `now_ns`."""
@@ -88,4 +92,8 @@ class LatencyThrottle:
             self._rate = min(max(rate, LEAST * self.most), self.most)
         coming = min(self._pace, self._usual) * (SECOND - 1 - passed) / SECOND
         spent = self._late > RESERVE * ALLOWED * (self._ended + coming)
-        self.bytes_per_second = 0.0 if spent or late > BURST * ended else self._rate
+        self._parked = self._parked + 1 if spent or late > BURST * ended else 0
+        # Where parking helps nothing for a second the host breaks the limit by itself; without a host there is none.
+        parked = 0 < self._parked <= SECOND // self.interval_ns
+        free = self.most if not (self._usual or self._ended) else self._rate
+        self.bytes_per_second = 0.0 if parked else free

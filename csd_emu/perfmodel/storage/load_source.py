@@ -58,11 +58,17 @@ class LoadSource:
         load = scheduled.load
         self._generator = LoadGenerator(load, flash, namespace_pages) if isinstance(load, HostLoad) else None
         self.depth = load.queue_depth if isinstance(load, HostLoad) else 0
+        self._pages = 0 if self._generator is None else self._generator.pages
 
     @property
-    def is_in_progress(self) -> bool:
-        """Whether commands of a queue depth are in the drive, or are still to come."""
-        return bool(len(self.flying) or np.any(self.due_ns < self.end_ns))
+    def next_look_ns(self) -> int:
+        """When the host looks next for ends of a queue depth: behind those that have begun, or begin first; else never.
+
+        It is a multiple of `POLL_NS`, perhaps one that has passed.
+        """
+        begins = self.due_ns[self.due_ns < self.end_ns]
+        first = 0 if len(self.flying) else int(begins.min(initial=FOREVER))
+        return (first // POLL_NS + 1) * POLL_NS
 
     def begin_step(self, number: int, now_ns: int) -> None:
         """Begin, or end, if this is the step to do so."""
@@ -74,10 +80,12 @@ class LoadSource:
         if plan.end_step is not None and number >= plan.end_step:
             self.end_ns = min(self.end_ns, now_ns)
 
-    def count_until(self, until_ns: int) -> tuple[int, int]:
-        """Return commands and pages that will arrive before a time and were not taken yet; 0 of a queue depth."""
-        commands = commands_table() if self.depth else self._look(until_ns)
-        return len(commands["page"]), int(commands["pages"].sum())
+    def count_pages(self, now_ns: int, until_ns: int) -> int:
+        """Return the pages of commands that arrive until a time; of a queue depth, as many as so far in such a time."""
+        if self.depth:
+            active = self.taken and self.begin_ns < now_ns < self.end_ns
+            return self.taken * self._pages * (until_ns - now_ns) // (now_ns - self.begin_ns) if active else 0
+        return int(self._look(until_ns)["pages"].sum())
 
     def take_until(self, until_ns: int) -> Columns:
         """Return the commands that arrive before `until_ns` and were not taken yet, in the array's time."""

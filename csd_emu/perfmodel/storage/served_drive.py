@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from csd_emu.perfmodel.flash.flash_drive import FOREVER, FlashDrive, commands_table
+from csd_emu.perfmodel.flash.flash_drive import FlashDrive, commands_table
 from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns, join, take
 from csd_emu.perfmodel.storage.latency_histogram import BINS, LatencyHistogram
 from csd_emu.perfmodel.storage.load_source import POLL_NS, LoadSource, ScheduledLoad
 from csd_emu.perfmodel.storage.read_throttle import ReadThrottle
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
+from firmware_agent.common.errors import ConfigurationError
 
 COMMAND_BYTES = 131_072
 """Of the engine's own commands, at most: what Linux reads ahead by default."""
 MOST_SECONDS = 3600
 """Of which a period's figures have the 99th percentile of each."""
+MOST_WAITING = 1_000_000
+"""Operations in a drive: a few seconds' of the most that one serves, and 100 MB of this machine's memory."""
 _WINDOW_NS, _WINDOWS = 50_000, 16
 """After which an end that is waited for is looked for again, and the most parts of the time so far that this is."""
 
@@ -100,12 +103,11 @@ class ServedDrive:
     def host_bytes_per_second(self, nanoseconds: int) -> float:
         """Return what the host is about to ask of the drive on average over so long, at most a second.
 
-        Of loads with a queue depth it is what they asked since figures were taken.
+        Of loads with a queue depth it is what they asked so far.
         """
-        window, period = max(1, min(nanoseconds, SECOND)), self._period
-        pages = sum(source.count_until(self.now_ns + window)[1] for source in self.sources)
-        since = max(self.now_ns - period.begin_ns, 1) if any(each.depth for each in self.sources) else FOREVER
-        return (pages * self.drive.flash.page_bytes / window + sum(period.sizes) / since) * SECOND
+        now, window = self.now_ns, max(1, min(nanoseconds, SECOND))
+        pages = sum(source.count_pages(now, now + window) for source in self.sources)
+        return pages * self.drive.flash.page_bytes * SECOND / window
 
     def advance(self, until_ns: int) -> None:
         """Serve the host up to a time."""
@@ -124,7 +126,7 @@ class ServedDrive:
         """Return how long the engine would read from flash that does nothing else."""
         if size not in self._idle_ns:
             idle = FlashDrive(self.drive.flash, mapping=self.drive.mapping)
-            self._idle_ns[size] = int(idle.serve(self._split(0, size, False))["finish_ns"].max(initial=0))
+            self._idle_ns[size] = int(idle.serve(self._split(0, size, 0))["finish_ns"].max(initial=0))
         return self._idle_ns[size]
 
     def note_training(self, alone_seconds: float, seconds: float) -> None:
@@ -158,17 +160,17 @@ class ServedDrive:
             over_limit_seconds=period.over_limit,
         )
 
-    def _split(self, begin_ns: int, size: int, writes: bool) -> Columns:
+    def _split(self, begin_ns: int, size: int, first_page: int) -> Columns:
         """Return the engine's commands for so many bytes; they arrive as fast as it asks."""
         flash, most = self.drive.flash, self.drive.mapping.namespace_pages
         each = max(1, min(COMMAND_BYTES // flash.page_bytes, most))
         pages = -(-size // flash.page_bytes)
         commands = commands_table(-(-pages // each))
-        commands["engine"][:], commands["writes"][:] = True, writes
+        commands["engine"][:] = True
         place = np.arange(len(commands["page"])) * each
         commands["pages"] = np.minimum(each, pages - place)
         # A piece ends before the last page of the namespace: a whole command fits in from wherever it begins.
-        commands["page"] = (self._pages[int(writes)] + place) % (most - each + 1)
+        commands["page"] = (first_page + place) % (most - each + 1)
         commands["arrival_ns"] = begin_ns + (place * (flash.page_bytes * SECOND / self._rate)).astype(np.int64)
         return commands
 
@@ -179,7 +181,8 @@ class ServedDrive:
             self._without_training = copy.deepcopy(self)
             self._without_training.throttle = None
         begin_ns = end_ns = max(begin_ns, self.now_ns)
-        waiting = self._split(begin_ns, size, writes)
+        waiting = self._split(begin_ns, size, int(self._pages[int(writes)]))
+        waiting["writes"][:] = writes
         left, credit, failed = len(waiting["page"]), 0.0, False
         self._pages[int(writes)] += int(waiting["pages"].sum())
         while left:
@@ -190,7 +193,12 @@ class ServedDrive:
                 credit += self.throttle.bytes_per_second * (until - self.now_ns) / SECOND
                 sizes = np.cumsum(waiting["pages"][:due]) * self.drive.flash.page_bytes
                 late, due = due, int(np.searchsorted(sizes, credit, side="right"))
-                credit = min(credit - (int(sizes[due - 1]) if due else 0), COMMAND_BYTES)
+                credit = min(
+                    credit - (int(sizes[due - 1]) if due else 0), max(COMMAND_BYTES, self.drive.flash.page_bytes)
+                )
+                spaced = (sizes[:due] - sizes[:1]) * SECOND / max(self.throttle.bytes_per_second, 1.0)
+                spaced = self.now_ns + np.minimum(spaced, until - self.now_ns - 1).astype(np.int64)
+                waiting["arrival_ns"][:due] = np.maximum(waiting["arrival_ns"][:due], spaced)
                 self._period.waited_ns += until - self.now_ns if due < late else 0
             ended = self._serve(until, take(waiting, slice(due)))
             waiting = take(waiting, slice(due, None))
@@ -202,7 +210,7 @@ class ServedDrive:
         """Return the end of the next window, at most `wanted_ns`: within a second, and as short as others need it."""
         now = self.now_ns
         ends = [wanted_ns, (now // SECOND + 1) * SECOND]
-        ends += [(now // POLL_NS + 1) * POLL_NS for each in self.sources if each.is_in_progress]
+        ends += [max(each.next_look_ns, (now // POLL_NS + 1) * POLL_NS) for each in self.sources if each.depth]
         if self.throttle is not None:
             ends.append((now // self.throttle.interval_ns + 1) * self.throttle.interval_ns)
         return max(min(ends), now + 1)
@@ -216,6 +224,11 @@ class ServedDrive:
         order = np.argsort(commands["arrival_ns"], kind="stable")
         whose = np.repeat(np.arange(len(parts)), [len(part["page"]) for part in parts])[order]
         ended = self.drive.serve(take(commands, order), until_ns)
+        if self.drive.waiting > MOST_WAITING:
+            raise ConfigurationError(
+                f"host_io: {self.drive.waiting} operations wait for the dies of a drive {now / SECOND:.1f} s after the "
+                "run began: its host asks for more than its flash serves for long; lower iops, or the share of writes"
+            )
         for place, source in enumerate(self.sources):
             if source.depth:
                 source.flying = np.concatenate([source.flying, first + np.flatnonzero(whose == place)])

@@ -21,7 +21,8 @@ from csd_lab.bench.storage.protect_world import (
 
 # Kinds of load and policy; with the host first, neither writes nor large blocks suffer from training's reads.
 CASES = tuple((kind, FAIR) for kind in PROTECT_KINDS) + tuple((kind, HOST_FIRST) for kind in PROTECT_KINDS[:3])
-DEVELOPMENT_SEEDS, FINAL_SEEDS = (1,), (9101,)
+# Seed 9101 was run with earlier rules, which were changed after it: it is used up.
+DEVELOPMENT_SEEDS, FINAL_SEEDS = (1,), (9201,)
 # Training unthrottled must raise the 99th percentile by so much, or there is nothing to protect.
 LEAST_EFFECT = 1.04
 SECONDS, QUICK_SECONDS, HALVINGS = 20, 8, 5

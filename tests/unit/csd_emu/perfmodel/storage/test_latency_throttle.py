@@ -58,9 +58,12 @@ def test_training_recovers_to_the_highest_rate(ended: int, late_intervals: int) 
     assert rates.count(0.0) <= INTERVALS
 
 
-def test_a_silent_host_changes_nothing() -> None:
+def test_without_a_host_nothing_is_throttled_and_a_silent_one_changes_nothing() -> None:
     throttle = LatencyThrottle(0.002, MOST)
-    assert [observe(throttle, number, 0, 0) for number in range(500)] == [FIRST * MOST] * 500
+    assert [observe(throttle, number, 0, 0) for number in range(300)] == [MOST] * 300
+    first = observe(throttle, 300, 1, 0)
+    assert FIRST * MOST <= first < 1.1 * FIRST * MOST
+    assert [observe(throttle, number, 0, 0) for number in range(301, 500)] == [first] * 199
 
 
 @given(

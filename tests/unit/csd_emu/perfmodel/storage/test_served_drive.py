@@ -15,9 +15,10 @@ from csd_emu.perfmodel.flash.flash_queues import Columns, Integers
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
+from csd_emu.perfmodel.storage.latency_throttle import LatencyThrottle
 from csd_emu.perfmodel.storage.load_source import POLL_NS, ScheduledLoad
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
-from firmware_agent.common.errors import DataError
+from firmware_agent.common.errors import ConfigurationError, DataError
 
 FLASH = FlashParameters(channels=2, dies_per_channel=2, blocks_per_plane=12, pages_per_block=16, over_provisioning=0.4)
 PAGES = FLASH.namespace_pages
@@ -176,3 +177,32 @@ def test_a_state_goes_on_as_its_drive_would_have() -> None:
     for wrong in (itertools.islice(state.items(), 5), ((name, array[:-1]) for name, array in state.items())):
         with pytest.raises(DataError, match=r"csd-00|begin anew"):
             ArrayStorage({"csd-00": serve(*plans)}).restore(dict(wrong))
+
+
+def test_a_limit_that_the_host_breaks_by_itself_parks_training_for_a_second_at_most() -> None:
+    drive = serve(ScheduledLoad(MIXED))
+    drive.throttle = LatencyThrottle(1e-6, ENGINE_RATE)
+    drive.advance(SECOND // 2)
+    assert drive.read(SECOND // 2, 100_000) < 3 * SECOND
+
+
+def test_reads_are_not_throttled_without_a_host() -> None:
+    drive = serve(ScheduledLoad(MIXED, begin_step=9))
+    drive.throttle = LatencyThrottle(1e-3, ENGINE_RATE)
+    drive.advance(SECOND // 10)
+    assert drive.read(SECOND // 10, 10_000_000) - SECOND // 10 == pytest.approx(drive.alone_ns(10_000_000), rel=0.1)
+
+
+def test_a_load_beyond_what_flash_serves_ends_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("csd_emu.perfmodel.storage.served_drive.MOST_WAITING", 2000)
+    drive = serve(ScheduledLoad(replace(MIXED, iops=3900.0, read_share=0.0)))
+    with pytest.raises(ConfigurationError, match=r"operations wait for the dies of a drive.*lower iops"):
+        drive.advance(60 * SECOND)
+
+
+def test_a_load_with_a_queue_depth_that_begins_later_costs_nothing_until_then() -> None:
+    drive = serve(ScheduledLoad(QUEUED, begin_seconds=500.0))
+    drive.advance(499 * SECOND)
+    drive.advance(500 * SECOND + 5_000_000)
+    assert drive.take_figures().reads > 0
+    assert 0 < drive.host_bytes_per_second(SECOND) < 1e9
