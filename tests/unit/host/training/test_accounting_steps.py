@@ -149,7 +149,7 @@ def test_what_is_late_is_not_waited_for_and_the_host_goes_on_from_there(
 
 def test_a_step_that_leaves_late_devices_waits_for_reads_of_the_others() -> None:
     flash = FlashParameters(channels=2, dies_per_channel=1, blocks_per_plane=20, over_provisioning=0.4)
-    load = HostLoad(4096, flash.namespace_pages, read_share=0.0, iops=1500.0)
+    load = HostLoad(4096, flash.namespace_pages, iops=5000.0)
     served = ServedDrive(FlashDrive(flash), [ScheduledLoad(load)], 1e9)
     storage = ArrayStorage({"csd-00": served})
     service = DriveService(storage, {"csd-00": NEWPORT}, SERVER)
