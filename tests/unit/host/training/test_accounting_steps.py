@@ -155,7 +155,7 @@ def test_a_step_that_leaves_late_devices_waits_for_reads_of_the_others() -> None
     service = DriveService(storage, {"csd-00": NEWPORT}, SERVER)
     books = make_accountant(ArrayConfig.model_validate(ARRAY), {HOST: MODEL}, service=service)
     returned = [drive("csd-00", 20_000, 0.01, 1000, 1000), drive("csd-01", 2, 9.0, 1000, 1000)]
-    capped = {"csd-00": books.device_seconds(returned[0]), "csd-01": PhaseSeconds(0.01)}
+    capped = {"csd-00": books.device_seconds(returned[0]), "csd-01": PhaseSeconds(0.001)}
     deadline = books.predict_seconds(returned, capped)
     books.begin_step(1)
     accounted = books.account(returned, Lateness(deadline, ["csd-01"]))
