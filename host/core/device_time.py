@@ -251,6 +251,7 @@ class DeviceTime:
         clock, own = self.clock(device, hello_clock), (self._models.get(device), self._cycles.get(device))
         alone = self._seconds(device, clock, measured, batches, *own)
         if not (traffic := self._traffic.get(device)):
+            self.growths.pop(device, None)
             return alone
         beside = (each if each is None else beside_traffic(each, traffic) for each in own)
         seconds = self._seconds(device, clock, measured, batches, *beside)

@@ -202,6 +202,9 @@ class Accountant:
             seconds = late.ends(composed.finish_seconds)
         if names and late.deadline_seconds is not None:
             seconds = late.deadline_seconds
+            if self.service.storage.drives:  # the deadline knows nothing of what hosts ask of drives that are in time
+                ends = composed.finish_seconds.items()
+                seconds = max([seconds, *(end for device, end in ends if device not in names)])
         spans = cut(composed.spans, seconds) if names else list(composed.spans)
         if host_seconds:
             spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))

@@ -163,7 +163,7 @@ class FederatedTraining:
             start_seconds=start_seconds,
             wall_seconds=time.monotonic() - begin,
             array_seconds=accounted.array_seconds,
-            devices=with_service(accounted.devices, self._accountant.service.take_figures()),
+            devices=with_service(accounted.devices, self._accountant.service.take_figures),
             spans=accounted.spans,
             energy_joules=accounted.energy_joules,
             lost=[device for device in self._devices if device in visited.asked and device not in returned],

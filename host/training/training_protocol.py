@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -67,6 +67,8 @@ def round_totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
     }
 
 
-def with_service(parts: Sequence[DeviceRound], figures: Mapping[str, ServiceFigures]) -> list[DeviceRound]:
-    """Return the parts with what their drives did for their host."""
-    return [msgspec.structs.replace(part, service=figures.get(part.device)) for part in parts]
+def with_service(
+    parts: Sequence[DeviceRound], take_figures: Callable[[str], ServiceFigures | None]
+) -> list[DeviceRound]:
+    """Return the parts with what their drives did for their host, which is taken drive by drive."""
+    return [msgspec.structs.replace(part, service=take_figures(part.device)) for part in parts]

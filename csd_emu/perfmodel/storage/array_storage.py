@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
-from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from firmware_agent.common.errors import DataError
 
 MOST_READS = 64
@@ -69,12 +68,8 @@ class ArrayStorage:
         for drive in self.drives.values():
             drive.advance(_nanoseconds(seconds))
 
-    def take_figures(self) -> dict[str, ServiceFigures]:
-        """Return each drive's figures of the time since they were taken last."""
-        return {device: drive.take_figures() for device, drive in self.drives.items()}
-
     def state(self) -> Columns:
-        """Return all that changes, for `restore`; figures were just taken."""
+        """Return all that changes, for `restore`, but what figures were not taken of."""
         return {f"{device}/{name}": a for device, drive in self.drives.items() for name, a in drive.state().items()}
 
     def restore(self, state: Columns) -> None:

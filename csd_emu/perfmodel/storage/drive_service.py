@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns
 from csd_emu.perfmodel.sharing import Link
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
@@ -49,6 +50,8 @@ class DriveService:
         self.waits: dict[str, float] = {}
         self._rates: dict[str, float] = {}
         self._full: set[str] = set()
+        # Drive -> when its last reads end, which may be beyond the step's end if that did not wait for them.
+        self._read_until: dict[str, float] = {}
         self._step_seconds = 1.0
 
     def begin_step(self, number: int) -> dict[str, float]:
@@ -100,7 +103,9 @@ class DriveService:
     def _read(self, part: Activity, begin_seconds: float, growth: float) -> Activity:
         reads = max(1, part.read_operations)
         size, compute, storage = part.read_bytes, part.compute_seconds, self.storage
-        took = storage.read(part.device, begin_seconds, size, reads, compute)
+        begin = max(begin_seconds, self._read_until.get(part.device, 0.0))
+        took = storage.read(part.device, begin, size, reads, compute)
+        self._read_until[part.device] = storage.drives[part.device].now_ns / SECOND
         wait = self.waits[part.device] = max(0.0, took - storage.alone_seconds(part.device, size, reads))
         alone, reading = compute / growth + part.read_seconds, part.read_seconds + wait
         storage.drives[part.device].note_training(alone, reading + compute)
@@ -118,10 +123,12 @@ class DriveService:
         self._step_seconds = step_seconds or self._step_seconds
         self.storage.end(now_seconds)
 
-    def take_figures(self) -> dict[str, ServiceFigures]:
-        """Return each drive's figures since they were taken last."""
-        figures = self.storage.take_figures()
-        self._full.update(device for device, own in figures.items() if own.failed_writes)
+    def take_figures(self, device: str) -> ServiceFigures | None:
+        """Return a drive's figures since they were taken last; None of what serves nobody."""
+        if device not in self.storage.drives:
+            return None
+        figures = self.storage.drives[device].take_figures()
+        self._full.update([device] * bool(figures.failed_writes))
         return figures
 
     def check_full(self) -> None:
@@ -137,9 +144,10 @@ class DriveService:
             )
 
     def state(self) -> Columns:
-        """Return all that changes, for `restore`, once figures have been taken."""
+        """Return all that changes, for `restore`, but what figures were not taken of."""
         state = self.storage.state()
-        return state | {"step_seconds": np.array([self._step_seconds])} if state else {}
+        seconds = [self._step_seconds, *(self._read_until.get(device, 0.0) for device in self.storage.drives)]
+        return state | {"seconds": np.array(seconds)} if state else {}
 
     def restore(self, state: Columns) -> None:
         """Go on from where the same drives were.
@@ -149,7 +157,8 @@ class DriveService:
         """
         if self.storage.drives:
             self.storage.restore(state)
-            self._step_seconds = float(state["step_seconds"][0])
+            self._step_seconds, *until = state["seconds"].tolist()
+            self._read_until = dict(zip(self.storage.drives, until, strict=True))
 
 
 def _beside(rate: float, nvme: float, host_rate: float) -> float:

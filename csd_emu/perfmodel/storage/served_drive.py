@@ -262,7 +262,7 @@ class ServedDrive:
                 self._unseen = self._unseen[:, ~seen]
 
     def state(self) -> Columns:
-        """Return all that changes, for `restore`; figures were just taken."""
+        """Return all that changes, for `restore`, but what figures were not taken of."""
         kept = list(self._by_second)
         counts = [self._by_second[second].counts for second in kept]
         own: Columns = {
@@ -276,7 +276,6 @@ class ServedDrive:
         parts |= {f"source{place}": each for place, each in enumerate(self.sources)}
         if self._without_training is not None:
             self._without_training.advance(self.now_ns)
-            self._without_training.take_figures()
             parts["alone"] = self._without_training
         return own | {f"{part}.{name}": array for part, each in parts.items() for name, array in each.state().items()}
 

@@ -110,10 +110,12 @@ class RoundTotals:
             self._guide.on_retune(told)
         return changed
 
-    def record(self, order: Sequence[str], figures: Mapping[str, ServiceFigures], **others: Any) -> RoundRecord:
-        """Return the round's record: what its steps say, drives' `figures`, and the `others` of its fields."""
+    def record(
+        self, order: Sequence[str], take_figures: Callable[[str], ServiceFigures | None], **others: Any
+    ) -> RoundRecord:
+        """Return the round's record: what its steps say, figures of its drives, and the `others` of its fields."""
         fields = self.fields(order)
-        fields["devices"] = with_service(fields["devices"], figures)
+        fields["devices"] = with_service(fields["devices"], take_figures)
         totals, samples = round_totals(fields["devices"]), sum(step.samples for step in self.steps)
         totals["train_loss"] = sum(step.loss * step.samples for step in self.steps) / samples if samples else 0.0
         return RoundRecord(**others, **fields, **totals)

@@ -173,7 +173,7 @@ class SyncTraining:
         judged, noise = await self._judge(), self._stepper.screening.noise.records
         worth = {"accuracy": self._progress.accuracy, "test_loss": judged.loss, "metrics": judged.metrics}
         worth |= {"wall_seconds": time.monotonic() - ledger.begin_seconds, "gradient_noise_records": noise}
-        return ledger.record(self._participants.nodes, self._accountant.service.take_figures(), round=number, **worth)
+        return ledger.record(self._participants.nodes, self._accountant.service.take_figures, round=number, **worth)
 
     async def _judge(self) -> Judgement:
         """Go on to the next round, unless others have already, and return what the weights are worth."""

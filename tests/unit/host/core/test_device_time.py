@@ -89,6 +89,16 @@ def test_cycles_of_a_model_that_was_never_calibrated_are_assumed_with_a_warning(
     assert find_cycles(plain, ShippedCode("digits_cnn"), (1, 8, 8), store) == {}
 
 
+def test_a_device_grows_only_while_there_is_traffic() -> None:
+    fast = replace(NEWPORT, dram_bytes_per_second=Sourced(1e9, "assumed: for a test"))
+    plain = with_cycles(make_table({4: 0.01}), dict.fromkeys(("forward", "backward", "update", "encode"), 2.0))
+    time = DeviceTime({"csd-00": fast}, {"csd-00": TableModel(plain, fast)}, {})
+    for traffic in (1e8, 0.0):
+        time.set_traffic({"csd-00": traffic})
+        time.seconds("csd-00", "wall", MEASURED, {4: 1})
+        assert set(time.growths) == ({"csd-00"} if traffic else set())
+
+
 def test_virtual_machines_have_the_cycles_of_their_own_cores(tmp_path: Path) -> None:
     groups = [{"profile": "newport", "name": "ours"}, {"profile": "raspberry-pi-3-b-plus", "name": "board"}]
     config = ArrayConfig.model_validate({"name": "lab", "core_model": "cycles", "devices": groups})

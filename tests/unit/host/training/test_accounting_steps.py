@@ -9,6 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.perfmodel.flash.flash_drive import FlashDrive
+from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
+from csd_emu.perfmodel.host_load import HostLoad
+from csd_emu.perfmodel.storage.array_storage import ArrayStorage
+from csd_emu.perfmodel.storage.drive_service import DriveService
+from csd_emu.perfmodel.storage.load_source import ScheduledLoad
+from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from csd_emu.perfmodel.timeline import AGGREGATE, COMMUNICATION, READ
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.util.node_names import HOST
@@ -138,6 +145,23 @@ def test_what_is_late_is_not_waited_for_and_the_host_goes_on_from_there(
         assert span.end_seconds <= (accounted.array_seconds if begins_late else deadline_seconds) * (1 + 1e-9)
     # What the tuner sees of it is how long it really computes.
     assert [part.device_seconds for part in accounted.devices] == [part.device_seconds for part in whole.devices]
+
+
+def test_a_step_that_leaves_late_devices_waits_for_reads_of_the_others() -> None:
+    flash = FlashParameters(channels=2, dies_per_channel=1, blocks_per_plane=20, over_provisioning=0.4)
+    load = HostLoad(4096, flash.namespace_pages, iops=5000.0)
+    served = ServedDrive(FlashDrive(flash), [ScheduledLoad(load)], 1e9)
+    storage = ArrayStorage({"csd-00": served})
+    service = DriveService(storage, {"csd-00": NEWPORT}, SERVER)
+    books = make_accountant(ArrayConfig.model_validate(ARRAY), {HOST: MODEL}, service=service)
+    returned = [drive("csd-00", 20_000, 0.01, 1000, 1000), drive("csd-01", 2, 9.0, 1000, 1000)]
+    capped = {"csd-00": books.device_seconds(returned[0]), "csd-01": PhaseSeconds(0.001)}
+    deadline = books.predict_seconds(returned, capped)
+    books.begin_step(1)
+    accounted = books.account(returned, Lateness(deadline, ["csd-01"]))
+    assert accounted.waits["csd-00"] > 0
+    assert accounted.array_seconds == accounted.finish_seconds["csd-00"] > deadline
+    assert accounted.finish_seconds["csd-01"] > accounted.array_seconds
 
 
 def test_the_host_that_trains_alone_composes_a_step() -> None:

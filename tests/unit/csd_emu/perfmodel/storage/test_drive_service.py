@@ -49,7 +49,7 @@ def test_without_loads_steps_are_what_they_were(read_bytes: int, compute: float,
     assert set(served.waits.values()) <= {0.0}
     nobody = DriveService(ArrayStorage({}), {}, SERVER)
     assert nobody.load(parts, LINK, 0.0, {}, overlapped) == (parts, LINK)
-    assert (nobody.begin_step(1), nobody.state(), nobody.take_figures()) == ({}, {}, {})
+    assert (nobody.begin_step(1), nobody.state(), nobody.take_figures("csd-00")) == ({}, {}, None)
 
 
 def test_a_load_makes_reads_longer_from_its_step_on_and_says_what_that_cost() -> None:
@@ -66,7 +66,8 @@ def test_a_load_makes_reads_longer_from_its_step_on_and_says_what_that_cost() ->
     assert (rates[0], waits[0]) == (0.0, 0.0)
     assert sum(waits[1:]) > 1e-4
     assert min(rates[1:]) > 5e6  # of 1500 pages a second, twice
-    figures = served.take_figures()["csd-00"]
+    figures = served.take_figures("csd-00")
+    assert figures is not None
     alone = 6 * (0.01 / 1.25 + plain.read_seconds)
     assert figures.training_share == pytest.approx(alone / (6 * (0.01 + plain.read_seconds) + sum(waits)))
     assert figures.writes > 100
@@ -95,17 +96,43 @@ def test_a_drive_that_is_full_ends_the_run_only_if_asked(stops: bool) -> None:
         served.check_full()
 
 
-def test_what_goes_on_from_a_state_is_the_same_to_the_bit() -> None:
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_goes_on_from_a_state_is_the_same_to_the_bit_but_for_figures_not_taken(taken: bool) -> None:
     served, found = service(WRITES), []
     for number in range(1, 9):
         if number == 4:
-            served.take_figures()
+            if taken:
+                served.take_figures("csd-00")
             state = {name: np.array(array) for name, array in served.state().items()}
         found.append(step(served, number))
     again = service(WRITES)
     again.restore(state)
     assert [step(again, number) for number in range(4, 9)] == found[3:]
-    assert again.take_figures() == served.take_figures()
+    figures, whole = again.take_figures("csd-00"), served.take_figures("csd-00")
+    assert figures is not None
+    assert whole is not None
+    assert (figures == whole) == taken
+    assert (figures.seconds, whole.seconds) == pytest.approx((0.1, 0.1 if taken else 0.18))
+
+
+def test_what_a_step_did_not_wait_for_is_no_wait_of_the_next_but_writes_are() -> None:
+    waits = []
+    for size in (0, 2_000_000):
+        served = service()
+        served.begin_step(1)
+        served.load([activity(read_bytes=10**6)], LINK, 0.0, {}, False)
+        served.end(1e-4, 1e-4)  # far from done with reading
+        assert served.storage.drives["csd-00"].now_ns > 1_000_000
+        again = service()
+        again.restore({name: np.array(array) for name, array in served.state().items()})
+        for each in (served, again):
+            each.write({"csd-00": size} if size else {}, 1e-4)
+            each.begin_step(2)
+            each.load([activity()], LINK, 1e-4, {}, False)
+        assert again.waits == served.waits
+        waits.append(served.waits["csd-00"])
+    assert waits[0] < 1e-4
+    assert waits[1] > 1e-3
 
 
 def step(served: DriveService, number: int) -> tuple[object, ...]:

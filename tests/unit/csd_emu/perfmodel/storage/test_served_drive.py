@@ -164,14 +164,14 @@ def test_a_state_goes_on_as_its_drive_would_have() -> None:
         first.begin_step(step)
         first.read("csd-00", step / 10, 300_000, 3, 0.02)
         first.end((step + 1) / 10)
-    first.take_figures()
+    first.drives["csd-00"].take_figures()
     second.restore({name: array.copy() for name, array in first.state().items()})
     found = []
     for array in (first, second):
         array.begin_step(3)
         seconds = array.read("csd-00", 0.3, 500_000, 5, 0.01), array.write("csd-00", 0.5, 70_000)
         array.end(1.25)
-        found.append((seconds, array.take_figures()))
+        found.append((seconds, array.drives["csd-00"].take_figures()))
     assert found[0] == found[1]
     state = first.state()
     for wrong in (itertools.islice(state.items(), 5), ((name, array[:-1]) for name, array in state.items())):
