@@ -201,10 +201,8 @@ class Accountant:
         if late.ends is not None and returned:
             seconds = late.ends(composed.finish_seconds)
         if names and late.deadline_seconds is not None:
-            seconds = late.deadline_seconds
-            if self.service.storage.drives:  # the deadline knows nothing of what hosts ask of drives that are in time
-                ends = composed.finish_seconds.items()
-                seconds = max([seconds, *(end for device, end in ends if device not in names)])
+            loaded = composed.finish_seconds if self.service.storage.drives else {}  # which no deadline foresaw
+            seconds = max([late.deadline_seconds, *(loaded[device] for device in loaded.keys() - names)])
         spans = cut(composed.spans, seconds) if names else list(composed.spans)
         if host_seconds:
             spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
