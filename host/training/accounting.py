@@ -201,8 +201,8 @@ class Accountant:
         if late.ends is not None and returned:
             seconds = late.ends(composed.finish_seconds)
         if names and late.deadline_seconds is not None:
-            serving = composed.finish_seconds if self.service.storage.drives else {}  # of that no deadline knows
-            seconds = max([late.deadline_seconds, *(serving[device] for device in serving if device not in names)])
+            loaded = composed.finish_seconds if self.service.storage.drives else {}  # which no deadline foresaw
+            seconds = max([late.deadline_seconds, *(loaded[device] for device in loaded.keys() - names)])
         spans = cut(composed.spans, seconds) if names else list(composed.spans)
         if host_seconds:
             spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
