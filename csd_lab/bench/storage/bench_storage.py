@@ -46,13 +46,13 @@ def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
 
     Figures: `queueing_error`: the largest relative error of the mean wait of M/D/1 queues on each die (at three loads),
     of the rates of random and of sequential reads at the ceiling, and of the write amplification of greedy collection
-    under uniform writes (four drives). `model_cost`: seconds of one core that the model takes per device second, of 8
+    under uniform writes (four drives). `model_cpu_seconds`: of one core, that the model takes per device second of 8
     drives one after another, each with 20,000 random commands of 4 KiB a second (70 % reads) and 26 MB/s read by its
-    engine, all of it written for long, in ten windows a second; of a run it is the share only where a device second
-    takes one wall second. `model_cost_host_first`: the same with the host first. `protect_kept`: share of device
-    seconds in which the policy `protect` keeps the 99th percentile of the host's latency under a limit that the host
-    alone keeps and training unthrottled (`protect_kept_unthrottled`) does not. `protect_rate`: training's rate over the
-    best, of one rate for each level of the host's load, that keeps as many; `protect_rate_worst` case.
+    engine, all of it written for long, in ten windows a second; `model_cpu_seconds_host_first`: the same with the host
+    first. `protect_kept`: share of device seconds in which the policy `protect` keeps the 99th percentile of the host's
+    latency under a limit that the host alone keeps and training unthrottled (`protect_kept_unthrottled`) does not.
+    `protect_rate`: training's rate over the best, of one rate for each level of the host's load, that keeps as many;
+    `protect_rate_worst` case.
 
     The samples have each error, and a hash of all ends: the same seed has the same on any machine.
     """
@@ -71,8 +71,8 @@ def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
         costs[policy] = model_costs(policy, bench.seed, 1 if quick else DEVICE_SECONDS, ends)
     figures = {
         "queueing_error": max(map(abs, errors.values())),
-        "model_cost": statistics.median(costs[FAIR]),
-        "model_cost_host_first": statistics.median(costs[HOST_FIRST]),
+        "model_cpu_seconds": statistics.median(costs[FAIR]),
+        "model_cpu_seconds_host_first": statistics.median(costs[HOST_FIRST]),
     }
     bench.progress.stage("protect the host's latency")
     rows = protect_rows(bench.seed, quick)
