@@ -98,6 +98,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     # Bands move no second, and a profile's core none but by its tables.
     unmoved = rb'"core":\{("\w+":\{[^{}]*\},?)*\},|"band":(null|\{[^{}]*\}),|"band_end":null,'
     encoded = re.sub(unmoved, b"", encoded)
+    if job.host_io is None:  # nor does its flash, unless it serves a host
+        encoded = re.sub(rb'"flash":\{("\w+":\{([^{}]|\{[^{}]*\})*\},?)*\},', b"", encoded)
     # Nor do times of a table's layers: where layers are is among the figures by itself.
     times = rb'"layers":\{"layers":\[(\[[^\[\]]*\],?)*\],"passes":\d+,"watched":\{[^{}]*\}\},'
     encoded = re.sub(times, b"", encoded)

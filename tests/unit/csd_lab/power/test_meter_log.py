@@ -153,7 +153,7 @@ def test_the_commands_print_what_their_schemas_say(tmp_path: Path, monkeypatch: 
     assert checked("power", fitted.stdout)["idle_watts"] == pytest.approx(6)
     shown = checked("profiles", run(app, ["profiles", "--json"]).stdout)
     assert [profile["name"] for profile in shown["profiles"]] == [*PROFILES, "my-drive"]
-    assert "my-drive: 12 of 16 figures are assumed" in run(app, ["profiles", "my-drive"]).stdout
+    assert "my-drive: 20 of 24 figures are assumed" in run(app, ["profiles", "my-drive"]).stdout
     again = run(app, ["power", "fit", str(log), "--profile", "my-drive", "--name", "second"])
     assert "idle   6.000 W, standard error" in again.stdout
 

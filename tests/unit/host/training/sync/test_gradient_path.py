@@ -19,7 +19,7 @@ import torch
 
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.shard import Shard
-from firmware_agent.training import step_sender
+from firmware_agent.training import device_steps
 from host.policies.transfer.transfer_tuner import FixedSending
 from host.training.transfer_policy import UNSLICED, TransferPolicy
 from tests.support.fakes import JOB, random_shard
@@ -177,13 +177,13 @@ def test_a_gradient_crosses_these_files_and_no_other(
 
 
 def test_another_file_that_has_the_gradient_is_seen(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = step_sender.take_gradient
+    take = device_steps.take_gradient
 
     def detour(parameter: torch.nn.Parameter) -> Any:
         return take(parameter)
 
     code = detour.__code__.replace(co_filename=str(ROOT / "firmware_agent/clock.py"))
     longer = FunctionType(code, globals(), closure=detour.__closure__)
-    monkeypatch.setattr(step_sender, "take_gradient", longer)
+    monkeypatch.setattr(device_steps, "take_gradient", longer)
     files = asyncio.run(run_traced(shard, SLICED, {}))
     assert [name for name in files if name not in (*HAND_ON, *COMPUTE)] == ["firmware_agent/clock.py"]
