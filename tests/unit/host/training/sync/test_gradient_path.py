@@ -172,6 +172,9 @@ def test_a_gradient_crosses_these_files_and_no_other(
     shard: Shard, policy: TransferPolicy, sync: Mapping[str, Any]
 ) -> None:
     files = asyncio.run(run_traced(shard, policy, sync))
+    if policy is SLICED:  # whose threads and loops take turns as they like
+        assert sorted(files) == sorted(HAND_ON + COMPUTE)
+        return
     assert [name for name in files if name not in COMPUTE] == HAND_ON
     assert [name for name in files if name in COMPUTE] == COMPUTE
 
