@@ -68,9 +68,8 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
         source: text of the user's model file, if there is one.
         figures: on which device seconds rest, such as profiles and calibration tables; anything that msgspec encodes.
     """
-    devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"}) | core_model_constants(
-        array.core_model
-    )
+    devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"})
+    devices |= core_model_constants(array.core_model)
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
     if not array.image.packages:
         del devices["image"]

@@ -19,7 +19,7 @@ import torch
 
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.shard import Shard
-from firmware_agent.training import device_steps
+from firmware_agent.training import device_steps, step_sender
 from host.policies.transfer.transfer_tuner import FixedSending
 from host.training.transfer_policy import UNSLICED, TransferPolicy
 from tests.support.fakes import JOB, random_shard
@@ -180,7 +180,7 @@ def test_a_gradient_crosses_these_files_and_no_other(
 
 
 def test_another_file_that_has_the_gradient_is_seen(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = device_steps.take_gradient
+    take = step_sender.take_gradient
 
     def detour(parameter: torch.nn.Parameter) -> Any:
         return take(parameter)
