@@ -57,12 +57,13 @@ class PageMapping:
         """Pages programmed per page written; 1 before any is written."""
         return 1 + self.copied_pages / max(self.written_pages, 1)
 
-    def age(self, seed: int) -> PageMapping:
-        """Write the drive three times, page by page at random; return it: long in service, counting from 0."""
+    def age(self, seed: int, counted: bool = False) -> PageMapping:
+        """Write the drive three times, page by page at random; return it: long in service, counting from 0 or on."""
         random, pages = np.random.Generator(np.random.Philox(key=seed)), self.namespace_pages
         for _ in range(6):
             self.write(random.integers(0, pages, pages // 2))
-        self.written_pages = self.copied_pages = self.erased_blocks = 0
+        if not counted:
+            self.written_pages = self.copied_pages = self.erased_blocks = 0
         return self
 
     def write(self, pages: Integers) -> tuple[Integers, Flags]:

@@ -1,20 +1,23 @@
 """Throttle that keeps the 99th percentile of the host's latency of each device second under a limit.
 
 It knows what a controller knows: latencies of commands that have ended, and the limit. A second keeps it if at most one
-in a hundred of its commands is late. So there are two rules:
+in a hundred of its commands is late. So, after each interval:
 
-* The rate grows with each command that was in time and shrinks with each that was late, so that both balance where the
-  share `TARGET` is late (stochastic approximation: Robbins and Monro, Annals of Mathematical Statistics, 1951). It
-  moves by commands, not by time: while the host is silent nothing is learned, and the rate stays what the host bore
-  last. While training is parked it stays, too.
-* Late commands of a second count against those that it may have, given the commands that ended and a careful forecast
-  of those to come. When `RESERVE` of them are used up, or many of an interval were late, training is parked: for a
-  second at most, for if that does not help, the host breaks the limit by itself.
+* Of the late commands that the second may have, those that it had are gone, and those that the host causes by itself
+  will go: their share is known from when training was parked. What is left is training's, less a reserve for chance:
+  late commands come in crowds, of a size that is measured.
+* The rate at which training makes a share `TARGET` of the commands late is learned: it grows with each command that was
+  in time and shrinks with each that was late (stochastic approximation: Robbins and Monro, Annals of Mathematical
+  Statistics, 1951). Around it, the share is taken to grow with the square of the rate.
+* While the host is silent the next command must find little before it. The rate of such times is another one: it
+  doubles, or shrinks with the share of late commands among those that end first.
 
-Additions, multiplications and divisions are all it takes: it does the same on any machine.
+Additions, multiplications, divisions and square roots are all it takes: it does the same on any machine.
 """
 
 from __future__ import annotations
+
+from dataclasses import astuple, dataclass
 
 from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Integers
@@ -23,18 +26,60 @@ from firmware_agent.common.errors import ConfigurationError
 INTERVAL_NS = 10_000_000
 ALLOWED = 0.01
 """Share of a second's commands that may be late."""
-TARGET = 0.003
-SPEED = 0.7
+TARGET = 0.005
+SPEED = 1.0
 """By how much the logarithm of the rate grows in a second in which no command is late, but for rounding."""
-RESERVE = 0.4
+DEVIATIONS = 2.0
+"""Standard deviations of the late commands to come that are kept in reserve."""
+CERTAIN = 0.7
+"""Share of a second's commands to come that is counted on: a host may fall silent."""
 DROP = 8.0
-"""By how much an interval lowers the rate at most."""
-BURST = 0.1
-"""Share of an interval's commands: if more are late, training is parked."""
+"""By how much an interval lowers a rate at most."""
 FIRST, LEAST = 1 / 8, 1 / 1024
-"""Of the highest rate: the first one, and the lowest that is kept while training is parked."""
+"""Of the highest rate: the first one, and the lowest."""
+LISTENS, SILENT = 10, 10
+"""Intervals with commands before training begins, and without any after which the host is silent."""
 _FEWEST = 100.0
 """Commands a second of a host that asks for fewer: their share of the rate's growth is as small."""
+_CROWDS, _ALONE = 200, 100
+"""Intervals that the size of crowds, and the share of late commands without training, are means of."""
+_FEW = 0.02
+"""Late commands of an interval: where there are fewer, they come one by one."""
+_LONG, _AGAIN = 100, 1000
+"""Intervals for which training is parked at most where that does not help, and after which it is tried again."""
+
+
+@dataclass
+class _Memory:
+    """What the throttle remembers.
+
+    Attributes:
+        rate, silent_rate: learned; of times with commands, and without any.
+        allowed: the rate of the next interval, should a command arrive.
+        woken: whether the silence has ended in this interval.
+        second, ended, late: number of this second, its commands that ended, and that were late.
+        usual, pace: commands that end in a second, by whole seconds and by the last intervals.
+        alone_ended, alone_late: commands that ended while training was parked.
+        crowd, crowd_squares: mean of the late commands of an interval, and of their square.
+        listened, parked, silence: intervals with commands at all, and the last ones without training, or commands.
+    """
+
+    rate: float
+    silent_rate: float
+    allowed: float = 0.0
+    woken: float = 0.0
+    second: float = 0.0
+    ended: float = 0.0
+    late: float = 0.0
+    usual: float = 0.0
+    pace: float = 0.0
+    alone_ended: float = 0.0
+    alone_late: float = 0.0
+    crowd: float = 1.0
+    crowd_squares: float = 16.0
+    listened: float = 0.0
+    parked: float = 0.0
+    silence: float = 0.0
 
 
 class LatencyThrottle:
@@ -42,12 +87,12 @@ class LatencyThrottle:
 
     Attributes:
         bytes_per_second: from 0 to `most`; see `ReadThrottle`.
-        interval_ns: the same.
+        interval_ns, silent: the same.
         most: bytes a second that the engine reads at most.
     """
 
     def __init__(self, limit_seconds: float, most: float) -> None:
-        """Begin carefully, at `FIRST` of the highest rate.
+        """Begin by listening.
 
         Raises:
             ConfigurationError: the limit or the rate is not positive.
@@ -58,42 +103,79 @@ class LatencyThrottle:
                 "be positive and finite: change p99, or the profile's rate"
             )
         self.most, self.interval_ns, self._limit_ns = most, INTERVAL_NS, limit_seconds * SECOND
-        self.bytes_per_second = self._rate = FIRST * most
-        # Commands that ended in this second and that were late, a usual second's, and a second's at today's pace.
-        self._second = self._ended = self._late = self._usual = self._pace = 0.0
-        # Intervals for which training has been parked, or would have been.
-        self._parked = 0
+        self.bytes_per_second, self.silent, self._memory = FIRST * most, False, _Memory(FIRST * most, most)
 
     def state(self) -> list[float]:
         """Return all that changes, for `restore`."""
-        counts = [self._second, self._ended, self._late, self._usual, self._pace, self._parked]
-        return [self.bytes_per_second, self._rate, *counts]
+        return [self.bytes_per_second, float(self.silent), *astuple(self._memory)]
 
     def restore(self, state: list[float]) -> None:
         """Go on from a state."""
-        self.bytes_per_second, self._rate, *counts = state
-        self._second, self._ended, self._late, self._usual, self._pace, parked = counts
-        self._parked = int(parked)
+        self.bytes_per_second, silent, *memory = state
+        self.silent, self._memory = bool(silent), _Memory(*memory)
+
+    def wake(self) -> None:
+        """Take that the silent host has a command again."""
+        self.silent, self._memory.woken, self.bytes_per_second = False, 1.0, self._memory.allowed
 
     def observe(self, now_ns: int, latency_ns: Integers) -> None:
         """Take the latencies, (n,) nanoseconds, of the host's commands that ended in the interval up to `now_ns`."""
+        own, ended, late = self._memory, len(latency_ns), int((latency_ns > self._limit_ns).sum())
         second, passed = divmod(now_ns - 1, SECOND)
-        if second != self._second:
-            if self._ended:
-                self._usual = (self._usual + self._ended) / 2 if self._usual else self._ended
-            self._second, self._ended, self._late = float(second), 0.0, 0.0
-        ended, late = len(latency_ns), int((latency_ns > self._limit_ns).sum())
-        self._ended, self._late = self._ended + ended, self._late + late
-        self._pace += (ended * SECOND / self.interval_ns - self._pace) / 4
-        gain = SPEED / max(self._usual, self._ended, _FEWEST)
-        # What ends while training is parked says nothing of the rate.
-        if self.bytes_per_second:
-            rate = self._rate * (1 + gain * ended) / min(1 + gain * late / TARGET, DROP)
-            self._rate = min(max(rate, LEAST * self.most), self.most)
-        coming = min(self._pace, self._usual) * (SECOND - 1 - passed) / SECOND
-        spent = self._late > RESERVE * ALLOWED * (self._ended + coming)
-        self._parked = self._parked + 1 if spent or late > BURST * ended else 0
-        # Where parking helps nothing for a second the host breaks the limit by itself; without a host there is none.
-        parked = 0 < self._parked <= SECOND // self.interval_ns
-        free = self.most if not (self._usual or self._ended) else self._rate
-        self.bytes_per_second = 0.0 if parked else free
+        if second != own.second:
+            if own.ended:
+                own.usual = (own.usual + own.ended) / 2 if own.usual else own.ended
+            own.second, own.ended, own.late = float(second), 0.0, 0.0
+        own.ended, own.late = own.ended + ended, own.late + late
+        own.pace += (ended * SECOND / self.interval_ns - own.pace) / 4
+        own.crowd += (late - own.crowd) / _CROWDS
+        own.crowd_squares += (late * late - own.crowd_squares) / _CROWDS
+        self._learn(ended, late)
+        own.listened, own.silence = own.listened + (ended > 0), 0.0 if ended else own.silence + 1
+        self.silent = own.listened > 0 and own.silence >= SILENT
+        own.allowed = self._allow((SECOND - 1 - passed) / SECOND) if own.listened else self.most
+        own.parked = 0.0 if own.allowed else own.parked + 1
+        if own.parked % _AGAIN == 1:
+            own.alone_ended = own.alone_late = 0.0
+        elif own.parked % _AGAIN > _LONG and self._alone > ALLOWED:
+            # The host breaks the limit by itself.
+            own.allowed = own.rate
+        self.bytes_per_second = own.silent_rate if self.silent else own.allowed
+
+    def _learn(self, ended: int, late: int) -> None:
+        """Move the rates, or what is late without training, by what an interval has shown."""
+        own, least = self._memory, LEAST * self.most
+        if own.woken and ended:
+            own.silent_rate *= 2 / min(1 + late / ended / TARGET, DROP)
+        elif self.bytes_per_second and not own.woken:
+            gain, used = SPEED / max(own.usual, own.pace, _FEWEST), (self.bytes_per_second / own.rate) ** 2
+            change = 1 + gain * (late - self._alone * ended) / TARGET
+            own.rate *= (1 + gain * used * ended) / min(max(change, 1 / DROP), DROP)
+        elif own.parked > 2:
+            own.alone_ended += ended - own.alone_ended / _ALONE
+            own.alone_late += late - own.alone_late / _ALONE
+        own.woken = 0.0
+        own.rate, own.silent_rate = (
+            min(max(own.rate, least), 4 * self.most),
+            min(max(own.silent_rate, least), self.most),
+        )
+
+    @property
+    def _alone(self) -> float:
+        """Share of the commands that is late without training, as far as it is known."""
+        return self._memory.alone_late / max(self._memory.alone_ended, 1.0)
+
+    def _allow(self, rest: float) -> float:
+        """Return the rate for the next interval; `rest` is the share of the second that is left."""
+        own = self._memory
+        coming = min(own.pace, own.usual or own.pace) * rest
+        left = ALLOWED * (own.ended + CERTAIN * coming) - own.late
+        if left <= 0 or own.listened < LISTENS:
+            return 0.0
+        crowd = (own.crowd_squares + _FEW) / (own.crowd + _FEW) - own.crowd
+        # Of the late commands to come, the mean that leaves so many deviations above it.
+        reserve = DEVIATIONS * max(1.0, crowd) ** 0.5
+        mean = (((reserve**2 + 4 * left) ** 0.5 - reserve) / 2) ** 2
+        share = (mean - self._alone * CERTAIN * coming) / max(coming, own.pace / 20, 1.0)
+        rate = own.rate * min(max(share, 0.0) / TARGET, 2.0) ** 0.5
+        return min(rate, self.most) if rate >= LEAST * self.most / 2 else 0.0

@@ -80,6 +80,11 @@ class LoadSource:
         if plan.end_step is not None and number >= plan.end_step:
             self.end_ns = min(self.end_ns, now_ns)
 
+    def first_ns(self, until_ns: int) -> int:
+        """Return when the next command arrives, at most `until_ns`."""
+        arrivals = self.due_ns[self.due_ns < self.end_ns] if self.depth else self._look(until_ns)["arrival_ns"]
+        return min(int(arrivals.min(initial=FOREVER)), until_ns)
+
     def count_pages(self, now_ns: int, until_ns: int) -> int:
         """Return the pages of commands that arrive until a time; of a queue depth, as many as so far in such a time."""
         if self.depth:

@@ -14,14 +14,13 @@ import numpy as np
 from csd_emu.perfmodel.flash.flash_drive import FlashDrive, commands_table
 from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns, join, take
+from csd_emu.perfmodel.storage.engine_commands import COMMAND_BYTES, WINDOW_NS, EngineCommands
 from csd_emu.perfmodel.storage.latency_histogram import BINS, LatencyHistogram
 from csd_emu.perfmodel.storage.load_source import POLL_NS, LoadSource, ScheduledLoad
 from csd_emu.perfmodel.storage.read_throttle import ReadThrottle
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from firmware_agent.common.errors import ConfigurationError
 
-COMMAND_BYTES = 131_072
-"""Of the engine's own commands, at most: what Linux reads ahead by default."""
 MOST_SECONDS = 3600
 """Of which a period's figures have the 99th percentile of each."""
 MOST_WAITING = 1_000_000
@@ -178,33 +177,29 @@ class ServedDrive:
         """Serve the engine's commands beside the host's until they have ended."""
         self.advance(begin_ns)
         if self._without_training is None:
-            self._without_training = copy.deepcopy(self)
-            self._without_training.throttle = None
+            self._without_training = self._twin()
         begin_ns = end_ns = max(begin_ns, self.now_ns)
-        waiting = self._split(begin_ns, size, int(self._pages[int(writes)]))
-        waiting["writes"][:] = writes
-        left, credit, failed = len(waiting["page"]), 0.0, False
-        self._pages[int(writes)] += int(waiting["pages"].sum())
-        while left:
-            last = int(waiting["arrival_ns"][-1]) + 1 if len(waiting["page"]) else 0
-            until = self._window_end(max(last, self.now_ns + max(_WINDOW_NS, (self.now_ns - begin_ns) // _WINDOWS)))
-            due = int(np.searchsorted(waiting["arrival_ns"], until))
-            if self.throttle is not None:
-                credit += self.throttle.bytes_per_second * (until - self.now_ns) / SECOND
-                sizes = np.cumsum(waiting["pages"][:due]) * self.drive.flash.page_bytes
-                late, due = due, int(np.searchsorted(sizes, credit, side="right"))
-                credit = min(
-                    credit - (int(sizes[due - 1]) if due else 0), max(COMMAND_BYTES, self.drive.flash.page_bytes)
-                )
-                spaced = (sizes[:due] - sizes[:1]) * SECOND / max(self.throttle.bytes_per_second, 1.0)
-                spaced = self.now_ns + np.minimum(spaced, until - self.now_ns - 1).astype(np.int64)
-                waiting["arrival_ns"][:due] = np.maximum(waiting["arrival_ns"][:due], spaced)
-                self._period.waited_ns += until - self.now_ns if due < late else 0
-            ended = self._serve(until, take(waiting, slice(due)))
-            waiting = take(waiting, slice(due, None))
-            left -= len(ended["page"])
+        commands, failed = self._split(begin_ns, size, int(self._pages[int(writes)])), False
+        commands["writes"][:] = writes
+        self._pages[int(writes)] += int(commands["pages"].sum())
+        engine = EngineCommands(commands, self.drive.flash.page_bytes)
+        while engine.left:
+            wanted = max(engine.last_ns + 1, self.now_ns + max(_WINDOW_NS, (self.now_ns - begin_ns) // _WINDOWS))
+            if self.throttle is not None and self.throttle.bytes_per_second:
+                wanted = min(wanted, (self.now_ns // WINDOW_NS + 1) * WINDOW_NS)
+            until = self._window_end(wanted)
+            entering, waits = engine.enter(self.now_ns, until, self.throttle)
+            self._period.waited_ns += until - self.now_ns if waits else 0
+            ended = self._serve(until, entering)
+            engine.left -= len(ended["page"])
             end_ns, failed = max(end_ns, int(ended["finish_ns"].max(initial=0))), failed or bool(ended["failed"].any())
         return end_ns, failed
+
+    def _twin(self) -> ServedDrive:
+        """Return the same drive, which will not train."""
+        twin = copy.deepcopy(self)
+        twin.throttle = None
+        return twin
 
     def _window_end(self, wanted_ns: int) -> int:
         """Return the end of the next window, at most `wanted_ns`: within a second, and as short as others need it."""
@@ -213,17 +208,24 @@ class ServedDrive:
         ends += [max(each.next_look_ns, (now // POLL_NS + 1) * POLL_NS) for each in self.sources if each.depth]
         if self.throttle is not None:
             ends.append((now // self.throttle.interval_ns + 1) * self.throttle.interval_ns)
+            if self.throttle.silent:
+                first = min(each.first_ns(min(ends)) for each in self.sources)
+                if first <= now:
+                    self.throttle.wake()
+                else:
+                    ends.append(first)
         return max(min(ends), now + 1)
 
     def _serve(self, until_ns: int, own: Columns) -> Columns:
         """Serve the host, and the engine's `own` commands, in one window; return the engine's that ended."""
         now, first = self.now_ns, self.drive.commands
         parts = [*(source.take_until(until_ns) for source in self.sources), own]
-        commands = join(*parts) if len(parts) > 1 else own
+        commands, whose = join(*parts), np.repeat(np.arange(len(parts)), [len(part["page"]) for part in parts])
         commands["arrival_ns"] = np.maximum(commands["arrival_ns"], now)
-        order = np.argsort(commands["arrival_ns"], kind="stable")
-        whose = np.repeat(np.arange(len(parts)), [len(part["page"]) for part in parts])[order]
-        ended = self.drive.serve(take(commands, order), until_ns)
+        if np.any(np.diff(commands["arrival_ns"]) < 0):
+            order = np.argsort(commands["arrival_ns"], kind="stable")
+            commands, whose = take(commands, order), whose[order]
+        ended = self.drive.serve(commands, until_ns)
         if self.drive.waiting > MOST_WAITING:
             raise ConfigurationError(
                 f"host_io: {self.drive.waiting} operations wait for the dies of a drive {now / SECOND:.1f} s after the "
@@ -286,8 +288,7 @@ class ServedDrive:
             DataError: the state is not one of this drive.
         """
         if alone := _part(state, "alone"):
-            self._without_training = copy.deepcopy(self)
-            self._without_training.throttle = None
+            self._without_training = self._twin()
             self._without_training.restore(alone)
         for place, source in enumerate(self.sources):
             source.restore(_part(state, f"source{place}"))

@@ -8,16 +8,9 @@ from typing import Any
 import numpy as np
 
 from csd_emu.perfmodel.flash.flash_drive import FAIR, HOST_FIRST
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Integers
-from csd_emu.perfmodel.storage.latency_throttle import LatencyThrottle
-from csd_lab.bench.storage.protect_world import (
-    INTERVAL_NS,
-    PROTECT_KINDS,
-    ProtectCase,
-    ServiceOutcome,
-    draw_protect_case,
-)
+from csd_emu.perfmodel.storage.latency_throttle import INTERVAL_NS, LatencyThrottle
+from csd_lab.bench.storage.protect_world import PROTECT_KINDS, ProtectCase, ServiceOutcome, draw_protect_case
 
 # Kinds of load and policy; with the host first, neither writes nor large blocks suffer from training's reads.
 CASES = tuple((kind, FAIR) for kind in PROTECT_KINDS) + tuple((kind, HOST_FIRST) for kind in PROTECT_KINDS[:3])
@@ -32,31 +25,54 @@ def play_protect(chosen: tuple[str, str, int, int]) -> dict[str, Any] | None:
     """Return what came of a case, by kind, policy, seed and seconds; None if it has nothing to protect."""
     case, place = draw_protect_case(*chosen)
     most = case.training.most_bytes_per_second
-    alone, free = case.serve(lambda *_: 0.0, 0.0), case.serve(lambda *_: most, most)
-    low, high = float(alone.p99_ns.max()), float(np.quantile(free.p99_ns, 0.75))
+    alone, free = case.serve(None, trains=False), case.serve(None)
+    low, high = float(alone.p99_seconds.max()), float(np.quantile(free.p99_seconds, 0.75))
     if high < LEAST_EFFECT * low:
         return None
-    limit_ns = int(low * (high / low) ** place)
-    throttle = LatencyThrottle(limit_ns / SECOND, most)
-    throttled = case.serve(_controlled(throttle), throttle.bytes_per_second)
-    broken = int((throttled.p99_ns > limit_ns).sum())
-    constant, best = best_rates(case, lambda outcome: int((outcome.p99_ns > limit_ns).sum()) <= broken)
+    limit = low * (high / low) ** place
+    throttled = case.serve(LatencyThrottle(limit, most))
+    broken = int((throttled.p99_seconds > limit).sum())
+    constant, best = best_rates(case, lambda outcome: int((outcome.p99_seconds > limit).sum()) <= broken)
     return {
         "kind": case.kind,
         "policy": case.policy,
         "seed": case.seed,
-        "limit_ns": limit_ns,
+        "limit_seconds": limit,
         "kept": 1 - broken / case.seconds,
-        "kept_unthrottled": float((free.p99_ns <= limit_ns).mean()),
+        "kept_unthrottled": float((free.p99_seconds <= limit).mean()),
         "rate": throttled.trained_bytes / max(best, 1),
         "rate_over_constant": throttled.trained_bytes / max(constant, 1),
         "unthrottled_rate": free.trained_bytes / max(best, 1),
     }
 
 
-def best_rates(case: ProtectCase, keeps: Callable[[ServiceOutcome], bool]) -> tuple[int, int]:
+class PlannedRates:
+    """A `ReadThrottle` that knows the load: the engine's rate follows from the time."""
+
+    interval_ns, silent = INTERVAL_NS, False
+
+    def __init__(self, rate_at: Callable[[int], float]) -> None:
+        """Begin with the rate at 0 ns."""
+        self._rate_at, self.bytes_per_second = rate_at, rate_at(0)
+
+    def observe(self, now_ns: int, latency_ns: Integers) -> None:
+        """Take the rate of the interval that begins."""
+        self.bytes_per_second = self._rate_at(now_ns)
+
+    def wake(self) -> None:
+        """Do nothing: silence was planned."""
+
+    def state(self) -> list[float]:
+        """Return nothing: it depends on the time alone."""
+        return []
+
+    def restore(self, state: list[float]) -> None:
+        """Do nothing, for the same reason."""
+
+
+def best_rates(case: ProtectCase, keeps: Callable[[ServiceOutcome], bool]) -> tuple[float, float]:
     """Return the most bytes trained of one rate for all the time, and of one for each level of the load's shape."""
-    shape, most, best = np.array(case.load.shape), case.training.most_bytes_per_second, 0
+    shape, most, best = np.array(case.load.shape), case.training.most_bytes_per_second, 0.0
     levels = np.array_split(np.unique(shape), min(3, len(np.unique(shape))))
     level_of = [next(place for place, level in enumerate(levels) if weight in level) for weight in case.load.shape]
 
@@ -69,7 +85,7 @@ def best_rates(case: ProtectCase, keeps: Callable[[ServiceOutcome], bool]) -> tu
         high, rate = most, most
         for _ in range(1 + HALVINGS):
             rates = rates_of(rate)
-            outcome = case.serve(lambda now, _, rates=rates: rates[level(now)], rates[level(0)])  # type: ignore[misc]
+            outcome = case.serve(PlannedRates(lambda now, rates=rates: rates[level(now)]))  # type: ignore[misc]
             if keeps(outcome):
                 best, low = max(best, outcome.trained_bytes), rate
             else:
@@ -95,11 +111,3 @@ def summarise_protect(rows: list[dict[str, Any]]) -> dict[str, float]:
         "protect_rate_worst": float(min(row["rate"] for row in rows)),
         "protect_kept_unthrottled": means["kept_unthrottled"],
     }
-
-
-def _controlled(throttle: LatencyThrottle) -> Callable[[int, Integers], float]:
-    def control(now_ns: int, latency_ns: Integers) -> float:
-        throttle.observe(now_ns, latency_ns)
-        return throttle.bytes_per_second
-
-    return control

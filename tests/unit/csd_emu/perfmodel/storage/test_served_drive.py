@@ -120,6 +120,10 @@ class Fixed:
 
     def __init__(self, rate: float) -> None:
         self.bytes_per_second, self.interval_ns, self.seen = rate, 10_000_000, 0
+        self.silent, self.woken = False, 0
+
+    def wake(self) -> None:
+        self.silent, self.woken = False, self.woken + 1
 
     def observe(self, now_ns: int, latency_ns: Integers) -> None:
         assert now_ns % self.interval_ns == 0
