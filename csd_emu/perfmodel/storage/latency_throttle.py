@@ -8,7 +8,7 @@ in a hundred of its commands is late. So, after each interval:
   late commands come in crowds, of a size that is measured.
 * The rate at which training makes a share `TARGET` of the commands late is learned: it grows with each command that was
   in time and shrinks with each that was late (stochastic approximation: Robbins and Monro, Annals of Mathematical
-  Statistics, 1951). Around it, the share is taken to grow with the square of the rate.
+  Statistics, 1951). It is the most; where less is left, the share is taken to grow with the square of the rate.
 * While the host is silent the next command must find little before it. The rate of such times is another one: it
   doubles, or shrinks with the share of late commands among those that end first.
 
@@ -26,9 +26,11 @@ from firmware_agent.common.errors import ConfigurationError
 INTERVAL_NS = 10_000_000
 ALLOWED = 0.01
 """Share of a second's commands that may be late."""
-TARGET = 0.005
-SPEED = 1.0
+TARGET = 0.004
+SPEED = 0.7
 """By how much the logarithm of the rate grows in a second in which no command is late, but for rounding."""
+FASTER = 3.0
+"""Times `SPEED` that the rate grows faster until the first command is late."""
 DEVIATIONS = 2.0
 """Standard deviations of the late commands to come that are kept in reserve."""
 CERTAIN = 0.7
@@ -56,6 +58,7 @@ class _Memory:
     Attributes:
         rate, silent_rate: learned; of times with commands, and without any.
         allowed: the rate of the next interval, should a command arrive.
+        rising: 1 until a command is late beside training, then 0.
         woken: whether the silence has ended in this interval.
         second, ended, late: number of this second, its commands that ended, and that were late.
         usual, pace: commands that end in a second, by whole seconds and by the last intervals.
@@ -67,6 +70,7 @@ class _Memory:
     rate: float
     silent_rate: float
     allowed: float = 0.0
+    rising: float = 1.0
     woken: float = 0.0
     second: float = 0.0
     ended: float = 0.0
@@ -135,7 +139,7 @@ class LatencyThrottle:
         self.silent = own.listened > 0 and own.silence >= SILENT
         own.allowed = self._allow((SECOND - 1 - passed) / SECOND) if own.listened else self.most
         own.parked = 0.0 if own.allowed else own.parked + 1
-        if own.parked % _AGAIN == 1:
+        if own.parked > _AGAIN and own.parked % _AGAIN == 1:
             own.alone_ended = own.alone_late = 0.0
         elif own.parked % _AGAIN > _LONG and self._alone > ALLOWED:
             # The host breaks the limit by itself.
@@ -148,7 +152,9 @@ class LatencyThrottle:
         if own.woken and ended:
             own.silent_rate *= 2 / min(1 + late / ended / TARGET, DROP)
         elif self.bytes_per_second and not own.woken:
+            own.rising *= not late
             gain, used = SPEED / max(own.usual, own.pace, _FEWEST), (self.bytes_per_second / own.rate) ** 2
+            gain *= 1 + FASTER * own.rising
             change = 1 + gain * (late - self._alone * ended) / TARGET
             own.rate *= (1 + gain * used * ended) / min(max(change, 1 / DROP), DROP)
         elif own.parked > 2:
@@ -177,5 +183,5 @@ class LatencyThrottle:
         reserve = DEVIATIONS * max(1.0, crowd) ** 0.5
         mean = (((reserve**2 + 4 * left) ** 0.5 - reserve) / 2) ** 2
         share = (mean - self._alone * CERTAIN * coming) / max(coming, own.pace / 20, 1.0)
-        rate = own.rate * min(max(share, 0.0) / TARGET, 2.0) ** 0.5
+        rate = own.rate * min(max(share, 0.0) / TARGET, 1.0) ** 0.5
         return min(rate, self.most) if rate >= LEAST * self.most / 2 else 0.0

@@ -54,13 +54,14 @@ def test_training_is_parked_within_an_interval_of_late_commands(before: int, end
 
 
 @given(st.integers(1, 300), st.integers(1, 50))
+@settings(max_examples=examples(15), deadline=None)
 def test_training_recovers_to_the_highest_rate(ended: int, late_intervals: int) -> None:
     throttle = LatencyThrottle(0.002, MOST)
     for number in range(late_intervals):
         observe(throttle, number, ended, ended)
     rates = [observe(throttle, number, ended, 0) for number in range(late_intervals, 60 * INTERVALS)]
     assert rates[-1] == MOST
-    assert rates.count(0.0) <= INTERVALS
+    assert rates.count(0.0) <= 6 * INTERVALS
 
 
 def test_without_a_host_nothing_is_throttled_and_a_silent_one_changes_nothing() -> None:
