@@ -174,6 +174,7 @@ def test_a_gradient_crosses_these_files_and_no_other(
     files = asyncio.run(run_traced(shard, policy, sync))
     if policy is SLICED:  # whose threads and loops take turns as they like
         assert sorted(files) == sorted(HAND_ON + COMPUTE)
+        assert (files[0], files[-1]) == (HAND_ON[0], COMPUTE[-1])
         return
     assert [name for name in files if name not in COMPUTE] == HAND_ON
     assert [name for name in files if name in COMPUTE] == COMPUTE
