@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from csd_emu.perfmodel.flash.flash_parameters import SECOND
-from csd_emu.perfmodel.sharing import Link
+from csd_emu.perfmodel.sharing import Floats, Link
 from csd_emu.perfmodel.storage.drive_service import DriveService
 from csd_emu.perfmodel.timeline import Activity
 
-WARM_UP_SECONDS = 1.0
-"""In which queues, loads with a queue depth and whatever protects the host settle before anything is tried."""
+WARM_UP_SECONDS = 0.05
+"""In which queues, and loads with a queue depth, settle before anything is tried."""
 _GAP_SECONDS, _GOLDEN = 1e-3, 0.6180339887
-# A piece of work is tried so often that it reads about so many bytes, within these numbers of times.
-_TRIED_BYTES, _TIMES = 1 << 25, (4, 48)
+# Work is tried so often that the largest reads about so many bytes, within these numbers of times.
+_TRIED_BYTES, _TIMES = 1 << 25, (4, 32)
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,13 @@ class ServedWork:
     """Work of a drive beside its host.
 
     Attributes:
-        wait_seconds: that its reads take beyond those of a drive that serves nobody, on average.
+        wait_seconds: (pieces,) that the reads of each take beyond those of a drive that serves nobody, on average, and
+            no less than those of a smaller one.
         link_bytes_per_second: that messages have of the drive's own side of the link.
         host_link: what they have of the host's side.
     """
 
-    wait_seconds: float
+    wait_seconds: Floats
     link_bytes_per_second: float
     host_link: Link
 
@@ -48,16 +51,32 @@ class SteadyService:
         service.storage.end(WARM_UP_SECONDS)
         self.traffic = service.begin_step(0)
 
-    def try_work(self, part: Activity, link: Link) -> ServedWork:
-        """Return what becomes of a piece of work, tried at irregular moments of the loads.
+    def try_work(self, parts: Sequence[Activity], link: Link) -> ServedWork:
+        """Return what becomes of pieces of work, each tried at irregular moments of the loads.
 
         Args:
-            part: of a drive that nobody else uses.
+            parts: of one drive, which nobody else uses; each reads more than the one before.
             link: the host's side, without other data.
         """
-        drive, waits, loaded, beside = self.service.storage.drives[part.device], [], part, link
-        for place in range(int(np.clip(_TRIED_BYTES // max(1, part.read_bytes), *_TIMES))):
-            begin = drive.now_ns / SECOND + _GAP_SECONDS * (1 + place * _GOLDEN % 1)
-            (loaded,), beside = self.service.load([part], link, begin, {}, True)
-            waits.append(loaded.read_seconds - part.read_seconds)
-        return ServedWork(float(np.mean(waits)), loaded.link_bytes_per_second, beside)
+        drive, loaded, beside = self.service.storage.drives[parts[0].device], parts[0], link
+        times = int(np.clip(_TRIED_BYTES // parts[-1].read_bytes, *_TIMES))
+        waits = np.zeros((times, len(parts)))
+        for place, part in product(range(times), range(len(parts))):
+            begin = drive.now_ns / SECOND + _GAP_SECONDS * (1 + (place + part) * _GOLDEN % 1)
+            (loaded,), beside = self.service.load([parts[part]], link, begin, {}, True)
+            waits[place, part] = loaded.read_seconds - parts[part].read_seconds
+        return ServedWork(rising(waits.mean(axis=0)), loaded.link_bytes_per_second, beside)
+
+
+def rising(values: Floats) -> Floats:
+    """Return the values, (n,), that never fall and are nearest to these in the sum of squares (isotonic regression).
+
+    Each is the largest, over where a stretch around it may begin, of the least mean of such a stretch: for small n.
+    """
+    count = len(values)
+    return np.array(
+        [
+            max(min(values[begin:end].mean() for end in range(place + 1, count + 1)) for begin in range(place + 1))
+            for place in range(count)
+        ]
+    )

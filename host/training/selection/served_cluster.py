@@ -17,7 +17,7 @@ from host.policies.selection.cluster import Cluster, DeviceKind
 from host.training.sync_plan import SyncPlan
 
 # Of a kind so many batches are tried, from one record to the most that it takes.
-_TRIED = 7
+_TRIED = 6
 
 
 def serve_cluster(cluster: Cluster, steady: SteadyService, plan: SyncPlan) -> tuple[Cluster, list[str]]:
@@ -57,16 +57,13 @@ def _serve(kind: DeviceKind, cluster: Cluster, steady: SteadyService, plan: Sync
     node, profile, speed = kind.nodes[0], kind.profile, kind.speed
     own = plan.batches[plan.nodes.index(node)]
     most = own if speed is None else speed.largest_batch
-    tried = np.unique(np.append(np.geomspace(1, most, _TRIED).round(), min(own, most)).astype(np.int64))
-    works = [steady.try_work(_reading(kind, plan, int(batch), cluster.record_bytes), cluster.link) for batch in tried]
-    waits, grown = (
-        np.interp(np.arange(1, most + 1), tried, figures)
-        for figures in (
-            [work.wait_seconds for work in works],
-            [_growth(plan, node, steady.traffic[node], int(batch)) for batch in tried],
-        )
-    )
-    rate, plain, link = works[-1].link_bytes_per_second, profile.link_bytes_per_second, works[-1].host_link
+    # Where no tuner chooses, nobody has another batch.
+    tried = np.array([own]) if plan.job.tuner == "none" else np.unique(np.geomspace(1, most, _TRIED).astype(np.int64))
+    parts = [_reading(kind, plan, batch, cluster.record_bytes) for batch in tried.tolist()]
+    work, traffic = steady.try_work(parts, cluster.link), steady.traffic[node]
+    growths = [_growth(plan, node, traffic, batch) for batch in tried.tolist()]
+    waits, grown = (np.interp(np.arange(1, most + 1), tried, each) for each in (work.wait_seconds, growths))
+    rate, plain, link = work.link_bytes_per_second, profile.link_bytes_per_second, work.host_link
     if rate < plain.value:  # which is then no end of its band
         profile = replace(profile, link_bytes_per_second=replace(plain, value=rate, band=None))
     if speed is not None:
