@@ -40,7 +40,13 @@ def make_service(inputs: JobData, steady: bool = False) -> DriveService | None:
     limit = None if section.protect is None else section.protect.p99
     loads = resolve_loads(section, devices, inputs.job.seed, inputs.job.mode)
     if steady:
-        loads = {name: tuple(map(_lasting, own)) for name, own in loads.items()}
+        loads = {
+            name: tuple(
+                ScheduledLoad(replace(each.load, shape=(1,)) if isinstance(each.load, HostLoad) else each.load)
+                for each in own
+            )
+            for name, own in loads.items()
+        }
     profiles, drives = {device.name: get_profile(device.profile) for device in devices}, {}
     for name, profile in profiles.items():
         flash = profile.flash_parameters
@@ -53,11 +59,6 @@ def make_service(inputs: JobData, steady: bool = False) -> DriveService | None:
         drives[name] = ServedDrive(drive, loads[name], engine_rate, throttle, limit or math.inf)
     host = get_profile(config.host.profile)
     return DriveService(ArrayStorage(drives), profiles, host, section.on_full == "stop")
-
-
-def _lasting(scheduled: ScheduledLoad) -> ScheduledLoad:
-    load = scheduled.load
-    return ScheduledLoad(replace(load, shape=(1,)) if isinstance(load, HostLoad) else load)
 
 
 @lru_cache(maxsize=4)  # it takes a second or so, and equal drives begin alike

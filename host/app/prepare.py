@@ -244,10 +244,13 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
         return _prepare_federated(inputs, plugins, store)
     request = _prepare_sync(inputs, plugins, store, inputs.records)
     cut_bytes = None if request.placed is None else request.placed.kept_bytes
-    planning = None
-    if request.sync is not None:
-        load = partial(make_service, request, steady=True)
-        planning = make_planning(request, request.sync, load, cut_bytes, resolved.server_group)
+    planning = (
+        None
+        if request.sync is None
+        else make_planning(
+            *(request, request.sync, partial(make_service, request, steady=True), cut_bytes, resolved.server_group)
+        )
+    )
     return replace(request, planning=planning, config=resolved.config, server_group=resolved.server_group)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, get_args
 
 from csd_emu.perfmodel.allreduce import Fabric, ring
 from csd_emu.perfmodel.storage.drive_service import DriveService
-from csd_emu.perfmodel.storage.steady_service import SteadyService
 from csd_emu.profiles.profile import End
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.node_names import HOST
@@ -94,10 +93,7 @@ class Planning:
 
     def notes(self, chosen: Collection[str]) -> list[str]:
         """Return what must be known of a choice, in sentences."""
-        notes = self._private_notes(chosen)
-        if self.served:
-            lasting = "host_io counts as if each load lasted from begin to end, at its mean rate"
-            notes.append("; ".join([lasting, *self.served]))
+        notes = [*self._private_notes(chosen), *self.served]
         if self.plan.job.sync.round_steps is not None:
             notes.append(
                 "a round has as many records as sync.round_steps steps of all nodes would have; those that train "
@@ -182,9 +178,7 @@ def make_planning(
         crossing = state + load_between(load, inputs.job, server_group.config, inputs.optimizer).optimiser_bytes
         servers = _servers_of(server_group, crossing, window)
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
-    service, served = serve(), list[str]()
-    if service is not None:
-        cluster, served = serve_cluster(cluster, SteadyService(service), plan)
+    cluster, served = serve_cluster(cluster, serve(), plan)
     cold = frozenset(plan.nodes).difference(inputs.models)
     time = make_accountant(inputs.config, inputs.models, cycles=inputs.cycles).time
     arrays = [inputs.config] if servers is None else list(servers.arrays.values())
