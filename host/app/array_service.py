@@ -5,32 +5,48 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from csd_emu.perfmodel.flash.flash_drive import ENGINE_LIMIT, FlashDrive
 from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
+from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
 from csd_emu.perfmodel.storage.drive_service import DriveService
 from csd_emu.perfmodel.storage.latency_throttle import LatencyThrottle
+from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from csd_emu.profiles import get_profile
 from firmware_agent.common.slices import Array
-from host.app.prepare import RunRequest
 from host.config.host_io_section import EngineLimit, resolve_loads
 from host.core.records import EventKind, OnEvent
 from host.training.accounting import Accountant
+from host.training.job_inputs import JobData
 
 
-def make_service(request: RunRequest) -> DriveService | None:
-    """Return the drives of a run as they serve their host; None if the job has no `host_io`."""
-    section, config = request.job.host_io, request.config
+def make_service(inputs: JobData, steady: bool = False) -> DriveService | None:
+    """Return the drives of a run as they serve their host; None if the job has no `host_io`.
+
+    Args:
+        inputs: of the run.
+        steady: whether each load lasts from begin to end, at its mean rate.
+    """
+    section, config = inputs.job.host_io, inputs.config
     if section is None:
         return None
     devices, own = config.list_devices(), section.policy
     policy = (ENGINE_LIMIT, int(own.engine_limit)) if isinstance(own, EngineLimit) else (str(own), 0)
     limit = None if section.protect is None else section.protect.p99
-    loads = resolve_loads(section, devices, request.job.seed, request.job.mode)
+    loads = resolve_loads(section, devices, inputs.job.seed, inputs.job.mode)
+    if steady:
+        loads = {
+            name: tuple(
+                ScheduledLoad(replace(each.load, shape=(1,)) if isinstance(each.load, HostLoad) else each.load)
+                for each in own
+            )
+            for name, own in loads.items()
+        }
     profiles, drives = {device.name: get_profile(device.profile) for device in devices}, {}
     for name, profile in profiles.items():
         flash = profile.flash_parameters
@@ -51,7 +67,7 @@ def _in_service(flash: FlashParameters, pages: int) -> PageMapping:
 
 
 def write_own(
-    request: RunRequest, accountant: Accountant, rounds: int, weights: Mapping[str, Array], on_event: OnEvent
+    request: JobData, accountant: Accountant, rounds: int, weights: Mapping[str, Array], on_event: OnEvent
 ) -> None:
     """Have drives write what the job says that they write before the next round: shards, or the model.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from csd_emu.profiles.profile import RATIO_DRIVE
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
+from host.app.array_service import make_service
 from host.app.client_trial import try_client
 from host.app.drive_imports import check_imports
 from host.app.load_inputs import check_cut_loss, load_job_dataset, make_inputs
@@ -25,14 +26,7 @@ from host.config.plugins.kinds import SPLIT_POLICY
 from host.config.resolve import NO_PLUGINS, Plugins, ResolvedRun, check_files, load_plugins
 from host.config.server_group import ServerGroup
 from host.config.sync_section import OptimiserSection
-from host.core.device_time import (
-    MEASURED_HOST,
-    WALL,
-    HostModel,
-    StepModel,
-    host_model,
-    table_models,
-)
+from host.core.device_time import MEASURED_HOST, WALL, HostModel, StepModel, host_model, table_models
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares, step_shares
 from host.core.readers.source_names import file_of, make_portable
 from host.core.table_plan import plan_table
@@ -250,7 +244,13 @@ def prepare_loaded(resolved: ResolvedRun, inputs: JobInputs, store: CalibrationS
         return _prepare_federated(inputs, plugins, store)
     request = _prepare_sync(inputs, plugins, store, inputs.records)
     cut_bytes = None if request.placed is None else request.placed.kept_bytes
-    planning = None if request.sync is None else make_planning(request, request.sync, cut_bytes, resolved.server_group)
+    planning = (
+        None
+        if request.sync is None
+        else make_planning(
+            *(request, request.sync, partial(make_service, request, steady=True), cut_bytes, resolved.server_group)
+        )
+    )
     return replace(request, planning=planning, config=resolved.config, server_group=resolved.server_group)
 
 

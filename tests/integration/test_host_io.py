@@ -50,6 +50,22 @@ def test_a_host_slows_training_down_the_same_each_time_and_a_resumed_run_too(
     assert unclocked(train(workshop, csd_emu, {}, "--resume", directory)) == unclocked(loaded)
 
 
+def test_a_plan_counts_what_the_host_asks(workshop: Workshop, csd_emu: Command) -> None:
+    load = {"iops": 12000.0, "block": "128 KiB", "devices": ["csd-00"]}
+    job, array = JOB | {"planner": {"prefer": "time"}}, {"name": "lab", "engine": "native", "core_model": "cycles"}
+    lab, found = workshop.write("lab.yaml", array | {"devices": [{"profile": "newport", "count": 2}]}), []
+    for more in ({}, {"host_io": {"loads": [load]}}):
+        written = workshop.write("job.yaml", job | {"tuner": "none", "batch_size": 32} | more)
+        done = csd_emu("plan", written, "--array", lab, "--from-tables", "--json")
+        assert done.code == 0, done.err
+        found.append(done.json("plan")["devices"])
+    plain, loaded = found
+    assert not any("host_io" in note for note in plain["notes"])
+    assert any("newport beside load 1 is csd-00" in note for note in loaded["notes"])
+    assert loaded["kinds"] == {"newport": ["csd-01"], "newport beside load 1": ["csd-00"]}
+    assert loaded["chosen"]["step_seconds"] > 1.01 * plain["chosen"]["step_seconds"]
+
+
 @pytest.mark.parametrize(
     ("load", "message"),
     [

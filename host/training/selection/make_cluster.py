@@ -102,7 +102,10 @@ def move_cluster(cluster: Cluster, arrays: Sequence[ArrayConfig], time: DeviceTi
         for grown in [time.phase_growth(there, kind.nodes[0], COUNTED if kind.nodes[0] in counted else WALL, 1)]
     )
     sides = _sides(arrays, end)
-    return replace(cluster, kinds=kinds, host=sides[0].host, link=sides[0].link, sides=sides if cluster.sides else ())
+    # The host's own data leave the same share of it.
+    share = cluster.link.bytes_per_second / _sides(arrays)[0].link.bytes_per_second
+    link = replace(sides[0].link, bytes_per_second=share * sides[0].link.bytes_per_second)
+    return replace(cluster, kinds=kinds, host=sides[0].host, link=link, sides=sides if cluster.sides else ())
 
 
 def _sides(arrays: Iterable[ArrayConfig], end: End | None = None) -> tuple[Side, ...]:

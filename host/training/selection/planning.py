@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from csd_emu.perfmodel.allreduce import Fabric, ring
+from csd_emu.perfmodel.storage.drive_service import DriveService
 from csd_emu.profiles.profile import End
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.node_names import HOST
@@ -35,6 +36,7 @@ from host.training.selection.make_cluster import (
     planned_records,
     planner_rules,
 )
+from host.training.selection.served_cluster import serve_cluster
 from host.training.sync_plan import SyncPlan
 
 if TYPE_CHECKING:  # scipy: most jobs have no need of it
@@ -51,6 +53,7 @@ class Planning:
         rules: by what.
         cold: nodes whose first step is left out: its seconds are a stopwatch's.
         ends: the cluster at each end of the bands of the profiles' figures.
+        served: what the host's loads do to its kinds, in sentences.
     """
 
     plan: SyncPlan
@@ -58,6 +61,7 @@ class Planning:
     rules: SelectionRules
     cold: frozenset[str] = frozenset()
     ends: Mapping[str, Cluster] = field(default_factory=dict)
+    served: tuple[str, ...] = ()
 
     def make_planner(self) -> Planner:
         """Return a planner that has seen nothing.
@@ -89,7 +93,7 @@ class Planning:
 
     def notes(self, chosen: Collection[str]) -> list[str]:
         """Return what must be known of a choice, in sentences."""
-        notes = self._private_notes(chosen)
+        notes = [*self._private_notes(chosen), *self.served]
         if self.plan.job.sync.round_steps is not None:
             notes.append(
                 "a round has as many records as sync.round_steps steps of all nodes would have; those that train "
@@ -135,13 +139,18 @@ class Planning:
 
 
 def make_planning(
-    inputs: JobInputs, plan: SyncPlan, cut_bytes: int | None = None, server_group: ServerGroup | None = None
+    inputs: JobInputs,
+    plan: SyncPlan,
+    serve: Callable[[], DriveService | None] = lambda: None,
+    cut_bytes: int | None = None,
+    server_group: ServerGroup | None = None,
 ) -> Planning | None:
     """Return the planning of a run whose job has the section, None of another.
 
     Args:
         inputs: the job, its data and its model; with several servers the array has the drives of all of them.
         plan: of the job.
+        serve: returns the drives as they serve their host, with loads that last; None if they serve nobody.
         cut_bytes: of the tensors that a cut leaves on the drives; None for the whole model.
         server_group: the servers that train together.
 
@@ -169,11 +178,12 @@ def make_planning(
         crossing = state + load_between(load, inputs.job, server_group.config, inputs.optimizer).optimiser_bytes
         servers = _servers_of(server_group, crossing, window)
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
+    cluster, served = serve_cluster(cluster, serve(), plan)
     cold = frozenset(plan.nodes).difference(inputs.models)
     time = make_accountant(inputs.config, inputs.models, cycles=inputs.cycles).time
     arrays = [inputs.config] if servers is None else list(servers.arrays.values())
     ends: dict[str, Cluster] = {end: move_cluster(cluster, arrays, time, end) for end in get_args(End)}
-    planning = Planning(plan, cluster, planner_rules(plan, window), cold, ends)
+    planning = Planning(plan, cluster, planner_rules(plan, window), cold, ends, tuple(served))
     planning.make_planner()  # what it refuses is said now
     return planning
 
