@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.perfmodel.flash.flash_drive import commands_table
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, join, take
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 from firmware_agent.common.errors import ConfigurationError
 
 CHUNK = 4096

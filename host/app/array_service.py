@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from csd_emu.perfmodel.flash.flash_drive import ENGINE_LIMIT, FlashDrive
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
@@ -18,6 +17,7 @@ from csd_emu.perfmodel.storage.latency_throttle import LatencyThrottle
 from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.flash_geometry import FlashParameters
 from firmware_agent.common.slices import Array
 from host.config.host_io_section import EngineLimit, resolve_loads
 from host.core.records import EventKind, OnEvent

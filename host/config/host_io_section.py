@@ -14,11 +14,12 @@ from pydantic import Field
 
 from csd_emu.config.array_file import REMOTE, Device
 from csd_emu.perfmodel.block_trace import read_block_trace
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, flash_ceiling
+from csd_emu.perfmodel.flash.flash_ceilings import flash_ceiling
 from csd_emu.perfmodel.flash.flash_queues import Columns
 from csd_emu.perfmodel.host_load import DIURNAL, LEAST_IOPS, HostLoad, LoadGenerator
 from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.profiles import get_profile
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 from csd_emu.util.config_files import Bytes, BytesPerSecond, Config, Seconds
 from firmware_agent.common.errors import ConfigurationError, DataError
 from host.config.sync_section import DeviceRef

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, Stations, check_like, first_come, join, spread, take
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 from firmware_agent.common.errors import ConfigurationError
 
 FAIR, HOST_FIRST, ENGINE_LIMIT = POLICIES = ("fair", "host_first", "engine_limit")

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, check_like, spread
+from csd_emu.profiles.flash_geometry import FlashParameters
 from firmware_agent.common.errors import DataError
 
 Flags = npt.NDArray[np.bool_]

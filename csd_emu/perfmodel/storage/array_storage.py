@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
+from csd_emu.profiles.flash_geometry import SECOND
 from firmware_agent.common.errors import DataError
 
 MOST_READS = 64

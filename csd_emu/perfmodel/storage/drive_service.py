@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns
 from csd_emu.perfmodel.sharing import Link
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
 from csd_emu.perfmodel.timeline import RECEIVE, Activity, compose
 from csd_emu.profiles import Profile, Sourced
+from csd_emu.profiles.flash_geometry import SECOND
 from firmware_agent.common.errors import DeviceFailed
 
 DRAM_PASSES = Sourced(2.0, "assumed: a drive's controller buffers what it moves in DRAM, written once and read once")

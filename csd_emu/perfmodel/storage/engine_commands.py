@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns, take
 from csd_emu.perfmodel.storage.read_throttle import ReadThrottle
+from csd_emu.profiles.flash_geometry import SECOND
 
 COMMAND_BYTES = 131_072
 """Of the engine's own commands, at most: what Linux reads ahead by default."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Integers
+from csd_emu.profiles.flash_geometry import SECOND
 
 _PART_BITS = 6
 _LONGEST = 2**52

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Integers
+from csd_emu.profiles.flash_geometry import SECOND
 from firmware_agent.common.errors import ConfigurationError
 
 INTERVAL_NS = 10_000_000

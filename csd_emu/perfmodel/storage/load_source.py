@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from csd_emu.perfmodel.flash.flash_drive import FOREVER, commands_table
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers, take
 from csd_emu.perfmodel.host_load import HostLoad, LoadGenerator
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 
 NOT_BEGUN = -1
 POLL_NS = 100_000

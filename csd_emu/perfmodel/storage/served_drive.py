@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from csd_emu.perfmodel.flash.flash_drive import FlashDrive, commands_table
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.flash.flash_queues import Columns, join, take
 from csd_emu.perfmodel.storage.engine_commands import COMMAND_BYTES, WINDOW_NS, EngineCommands
 from csd_emu.perfmodel.storage.latency_histogram import BINS, LatencyHistogram
 from csd_emu.perfmodel.storage.load_source import POLL_NS, LoadSource, ScheduledLoad
 from csd_emu.perfmodel.storage.read_throttle import ReadThrottle
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
+from csd_emu.profiles.flash_geometry import SECOND
 from firmware_agent.common.errors import ConfigurationError
 
 MOST_SECONDS = 3600

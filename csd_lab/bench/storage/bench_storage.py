@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from csd_emu.perfmodel.flash.flash_ceilings import flash_ceiling
 from csd_emu.perfmodel.flash.flash_drive import FlashDrive
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, flash_ceiling
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad, LoadGenerator
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, spread_over
 from csd_lab.bench.storage.bench_protect import (

@@ -11,11 +11,12 @@ from functools import cache
 
 import numpy as np
 
+from csd_emu.perfmodel.flash.flash_ceilings import flash_ceiling
 from csd_emu.perfmodel.flash.flash_drive import FAIR, HOST_FIRST, FlashDrive
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters, flash_ceiling
 from csd_emu.perfmodel.flash.flash_queues import join, take
 from csd_emu.perfmodel.host_load import DIURNAL, HostLoad, LoadGenerator
 from csd_emu.profiles.core_sharing import phase_gain
+from csd_emu.profiles.flash_geometry import FlashParameters
 from csd_lab.bench.training.hypertune_case import WorldCase, make_case
 from csd_lab.bench.training.hypertune_disturbances import DisturbanceCourse, Period
 from csd_lab.bench.training.hypertune_drives import HOST_KIND, Seconds, WorldArray, draw_array, scaled, whole

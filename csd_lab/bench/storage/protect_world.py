@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from csd_emu.perfmodel.flash.flash_ceilings import flash_ceiling
 from csd_emu.perfmodel.flash.flash_drive import HOST_FIRST, FlashDrive
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, flash_ceiling
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import DIURNAL, HostLoad
 from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.perfmodel.storage.read_throttle import ReadThrottle
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 
 PROTECT_KINDS = ("steady", "bursts", "diurnal", "sequential", "writes")
 # Of a drive of 64 dies there are four, so that a run takes seconds; a page is 16 times larger, so that one command of

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.storage.drive_service import DriveService
 from csd_emu.perfmodel.timeline import Activity, Link
+from csd_emu.profiles.flash_geometry import SECOND
 from host.core.device_time import beside_traffic, gradient_seconds, growth, micro_batch_counts
 from host.policies.selection.cluster import Cluster, DeviceKind, Floats
 from host.training.sync_plan import SyncPlan

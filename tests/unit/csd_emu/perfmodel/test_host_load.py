@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.host_load import (
     DIURNAL,
     LEAST_IOPS,
@@ -16,6 +15,7 @@ from csd_emu.perfmodel.host_load import (
     LoadGenerator,
     _logarithm,
 )
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 from firmware_agent.common.errors import ConfigurationError
 
 FLASH = FlashParameters(blocks_per_plane=32)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig, Device
-from csd_emu.perfmodel.flash.flash_parameters import flash_ceiling
+from csd_emu.perfmodel.flash.flash_ceilings import flash_ceiling
 from csd_emu.perfmodel.host_load import DIURNAL, HostLoad
 from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.profiles import get_profile

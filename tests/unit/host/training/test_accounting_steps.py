@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.flash.flash_drive import FlashDrive
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
 from csd_emu.perfmodel.storage.drive_service import DriveService
@@ -18,6 +17,7 @@ from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from csd_emu.perfmodel.timeline import AGGREGATE, COMMUNICATION, READ
 from csd_emu.profiles import Profile, get_profile
+from csd_emu.profiles.flash_geometry import FlashParameters
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained

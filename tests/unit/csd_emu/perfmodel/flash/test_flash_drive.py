@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu.perfmodel.flash.flash_ceilings import flash_ceiling
 from csd_emu.perfmodel.flash.flash_drive import (
     BURST_BYTES,
     ENGINE_LIMIT,
@@ -14,10 +15,10 @@ from csd_emu.perfmodel.flash.flash_drive import (
     FlashDrive,
     commands_table,
 )
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters, flash_ceiling
 from csd_emu.perfmodel.flash.flash_queues import Columns, take
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad, LoadGenerator
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 from firmware_agent.common.errors import ConfigurationError
 
 TINY = FlashParameters(

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
+from csd_emu.profiles.flash_geometry import FlashParameters
 
 SMALL = FlashParameters(
     channels=1, dies_per_channel=2, planes=2, blocks_per_plane=5, pages_per_block=2, over_provisioning=0.7

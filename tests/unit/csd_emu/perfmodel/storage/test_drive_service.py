@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.flash.flash_drive import FAIR, FlashDrive
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.sharing import Link
@@ -18,6 +17,7 @@ from csd_emu.perfmodel.storage.load_source import ScheduledLoad
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from csd_emu.perfmodel.timeline import Activity
 from csd_emu.profiles import Sourced, get_profile
+from csd_emu.profiles.flash_geometry import FlashParameters
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import DeviceFailed
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.storage.latency_histogram import LatencyHistogram
+from csd_emu.profiles.flash_geometry import SECOND
 
 
 @given(st.lists(st.integers(0, 2**50) | st.integers(0, 300), min_size=1), st.sampled_from([0.5, 0.99, 0.999]))

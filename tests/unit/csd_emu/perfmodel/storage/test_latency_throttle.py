@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.flash.flash_parameters import SECOND
 from csd_emu.perfmodel.storage.latency_throttle import (
     ALLOWED,
     INTERVAL_NS,
@@ -17,6 +16,7 @@ from csd_emu.perfmodel.storage.latency_throttle import (
     LatencyThrottle,
 )
 from csd_emu.perfmodel.storage.read_throttle import ReadThrottle
+from csd_emu.profiles.flash_geometry import SECOND
 from firmware_agent.common.errors import ConfigurationError
 from tests.support.examples import examples
 

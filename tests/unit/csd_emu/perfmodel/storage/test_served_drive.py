@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.flash.flash_drive import FAIR, HOST_FIRST, FlashDrive, commands_table
-from csd_emu.perfmodel.flash.flash_parameters import SECOND, FlashParameters
 from csd_emu.perfmodel.flash.flash_queues import Columns, Integers
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad
@@ -18,6 +17,7 @@ from csd_emu.perfmodel.storage.array_storage import ArrayStorage
 from csd_emu.perfmodel.storage.latency_throttle import LatencyThrottle
 from csd_emu.perfmodel.storage.load_source import POLL_NS, ScheduledLoad
 from csd_emu.perfmodel.storage.served_drive import ServedDrive
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 from firmware_agent.common.errors import ConfigurationError, DataError
 
 FLASH = FlashParameters(channels=2, dies_per_channel=2, blocks_per_plane=12, pages_per_block=16, over_provisioning=0.4)

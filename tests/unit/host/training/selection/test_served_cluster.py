@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.flash.flash_drive import FAIR, FlashDrive
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters
 from csd_emu.perfmodel.flash.page_mapping import PageMapping
 from csd_emu.perfmodel.host_load import HostLoad
 from csd_emu.perfmodel.storage.array_storage import ArrayStorage
@@ -20,6 +19,7 @@ from csd_emu.perfmodel.storage.served_drive import ServedDrive
 from csd_emu.perfmodel.timeline import Activity, Link
 from csd_emu.profiles import Sourced, get_profile
 from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.profiles.flash_geometry import FlashParameters
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.shipped_code import ShippedCode
 from host.config.job_file import JobConfig

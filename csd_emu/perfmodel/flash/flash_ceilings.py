@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csd_emu.profiles.flash_geometry import SECOND as SECOND
-from csd_emu.profiles.flash_geometry import FlashParameters as FlashParameters
+from csd_emu.profiles.flash_geometry import SECOND, FlashParameters
 
 
 @dataclass(frozen=True)

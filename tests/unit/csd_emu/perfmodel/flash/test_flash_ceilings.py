@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from csd_emu.perfmodel.flash.flash_parameters import FlashParameters, flash_ceiling
+from csd_emu.perfmodel.flash.flash_ceilings import flash_ceiling
+from csd_emu.profiles.flash_geometry import FlashParameters
 from firmware_agent.common.errors import ConfigurationError
 
 FLASH = FlashParameters()
