@@ -40,7 +40,7 @@ from host.monitoring.report.run_decisions import COMPARED_STEPS, RunDecision, li
 from host.monitoring.report.sync_report import describe_steps, step_tiles
 from host.monitoring.report.tiles import describe_status, list_tiles
 from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
-from host.monitoring.service_sums import bytes_per_second, commands_per_second, sum_by_drive
+from host.monitoring.service_sums import bytes_per_second, commands_per_second, measure_by_drive, sum_by_drive
 
 
 class ReportOutput(msgspec.Struct, frozen=True):
@@ -129,6 +129,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             metrics=_client_metrics(totals),
             healths={name: of.health for name, of in list(totals.devices.items())[:_MOST_DEVICES] if of.health},
             service=_services(run.rounds),
+            measured=list(measure_by_drive(run.rounds).items()),
             most_devices=_MOST_DEVICES,
             limit=protect_limit(run.job),
             columns={
