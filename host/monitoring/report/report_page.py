@@ -105,8 +105,7 @@ def write_report(directory: Path, output: Path | None = None, trusted: bool = Fa
 def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> str:
     """Return the page as HTML; `folder` is where it will lie, by default the run directory."""
     totals = RunStats.of(run.rounds, run.devices)
-    devices = list(totals.devices)
-    energy, decisions = _energy(totals), list_decisions(run.rounds, run.events, run.plan)
+    devices, energy, decisions = list(totals.devices), _energy(totals), list_decisions(run.rounds, run.events, run.plan)
     return (
         page_environment()
         .get_template("page.html.j2")
