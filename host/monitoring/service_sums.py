@@ -5,10 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
+from firmware_agent.common.health.drive_health import DriveHealth, IoCounters
 from host.core.records import RoundRecord
+
+# Commands and units of 512,000 bytes in a second, more than any drive serves; a faster counter is not believed.
+_MOST_PER_SECOND = (10**8, 10**8, 10**6, 10**6)
+# What the agent reads may be so old, so a short round may end with what was counted in all of them.
+_STALE_SECONDS = 120.0
+
+
+def measure_by_drive(rounds: Iterable[RoundRecord]) -> dict[str, list[float | None]]:
+    """Return drive -> reads, writes, units read and units written in a wall second, by its own counters.
+
+    Rates are over the time between rounds' ends at which a counter was known. Left out is the time in which a drive
+    took the job again, or in which a counter went back or grew faster than a drive can count. None if no time is left.
+    """
+    last: dict[str, tuple[float, DriveHealth]] = {}
+    grown: dict[str, list[list[float]]] = {}
+    wall_seconds = 0.0
+    for record in rounds:
+        wall_seconds += record.wall_seconds
+        for device, health in ((part.device, part.health) for part in record.devices if part.health is not None):
+            began, before = last.get(device, (wall_seconds, health))
+            last[device], seconds = (wall_seconds, health), wall_seconds - began
+            sums = grown.setdefault(device, [[0, 0.0] for _ in _MOST_PER_SECOND])
+            if (taken := _counted_before_job(health)) is None or taken != _counted_before_job(before):
+                continue
+            for total, growth, most in zip(sums, astuple(health.io.since(before.io)), _MOST_PER_SECOND, strict=True):
+                if growth is not None and growth <= most * max(seconds, _STALE_SECONDS):
+                    total[:] = total[0] + growth, total[1] + seconds
+    return {name: [count / time if time else None for count, time in sums] for name, sums in grown.items()}
+
+
+def _counted_before_job(health: DriveHealth) -> IoCounters | None:
+    return None if health.io_of_job is None else health.io.since(health.io_of_job)
 
 
 def sum_by_drive(rounds: Iterable[RoundRecord]) -> dict[str, ServiceFigures]:

@@ -40,7 +40,7 @@ from host.monitoring.report.run_decisions import COMPARED_STEPS, RunDecision, li
 from host.monitoring.report.sync_report import describe_steps, step_tiles
 from host.monitoring.report.tiles import describe_status, list_tiles
 from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
-from host.monitoring.service_sums import bytes_per_second, commands_per_second, sum_by_drive
+from host.monitoring.service_sums import bytes_per_second, commands_per_second, measure_by_drive, sum_by_drive
 
 
 class ReportOutput(msgspec.Struct, frozen=True):
@@ -105,8 +105,7 @@ def write_report(directory: Path, output: Path | None = None, trusted: bool = Fa
 def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> str:
     """Return the page as HTML; `folder` is where it will lie, by default the run directory."""
     totals = RunStats.of(run.rounds, run.devices)
-    devices = list(totals.devices)
-    energy, decisions = _energy(totals), list_decisions(run.rounds, run.events, run.plan)
+    devices, energy, decisions = list(totals.devices), _energy(totals), list_decisions(run.rounds, run.events, run.plan)
     return (
         page_environment()
         .get_template("page.html.j2")
@@ -129,6 +128,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             metrics=_client_metrics(totals),
             healths={name: of.health for name, of in list(totals.devices.items())[:_MOST_DEVICES] if of.health},
             service=_services(run.rounds),
+            measured=list(measure_by_drive(run.rounds).items()),
             most_devices=_MOST_DEVICES,
             limit=protect_limit(run.job),
             columns={

@@ -8,9 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.storage.service_figures import ServiceFigures
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.health.drive_health import DriveHealth, IoCounters
 from host.core.records import RoundRecord, decode_record
-from host.monitoring.service_sums import bytes_per_second, commands_per_second, list_figures, sum_by_drive, sum_services
-from tests.support.records import array_rounds, service_figures, service_rounds
+from host.monitoring.service_sums import (
+    bytes_per_second,
+    commands_per_second,
+    list_figures,
+    measure_by_drive,
+    sum_by_drive,
+    sum_services,
+)
+from tests.support.records import array_rounds, device_round, round_record, service_figures, service_rounds
 
 COUNTS = ("reads", "writes", "read_bytes", "write_bytes", "failed_writes", "over_limit_seconds")
 MEANS = ("mean_seconds", "queue_depth", "die_busy_share", "training_share")
@@ -75,3 +84,48 @@ def test_a_record_keeps_them_and_a_diverged_run_may_lack_them() -> None:
     diverged = decode_record(msgspec.json.encode(msgspec.structs.replace(plain, test_loss=math.nan)))
     assert isinstance(diverged, RoundRecord)
     assert diverged.devices[0].service is None
+
+
+def measured(*told: tuple[int | None, int] | None, seconds: float = 10.0) -> list[float | None]:
+    """Return the rates of a drive whose counters each round, and when it took the job, are all the same."""
+    health = (
+        None if each is None else DriveHealth(io=_same(each[0]), io_of_job=_same(each[0]).since(_same(each[1])))
+        for each in told
+    )
+    parts = (device_round("csd-00", 10, PhaseSeconds(), health=each) for each in health)
+    found = measure_by_drive(round_record([part], wall_seconds=seconds) for part in parts)
+    return found.get("csd-00", [])
+
+
+def _same(count: int | None) -> IoCounters:
+    return IoCounters(count, count, count, count)
+
+
+@given(st.integers(0, 2**62), st.lists(st.integers(0, 10**6), min_size=1, max_size=6), st.floats(0.5, 100.0))
+def test_a_drives_rate_is_what_its_counter_grew_over_the_time(start: int, steps: list[int], seconds: float) -> None:
+    counts = [start + sum(steps[:number]) for number in range(len(steps) + 1)]
+    rate = sum(steps) / (len(steps) * seconds)
+    assert measured(*((count, start) for count in counts), seconds=seconds) == pytest.approx([rate] * 4)
+
+
+def test_a_round_in_which_a_drive_tells_nothing_counts_with_the_next_one() -> None:
+    assert measured((100, 0), None, (300, 0)) == [10.0] * 4
+    assert measured(None) == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [(0, 0), (100, 0), (100 + 2**60, 0), (200 + 2**60, 0)],  # it jumps
+        [(500, 500), (600, 500), (3, 500), (103, 500)],  # it is set back
+        [(0, 0), (100, 0), (9000, 8000), (9100, 8000)],  # the job is taken again, long after
+        [(0, 0), (100, 0), (None, 0), (200, 0), (300, 0)],  # it is absent
+    ],
+)
+def test_time_in_which_a_counter_cannot_be_believed_is_left_out(odd: list[tuple[int | None, int]]) -> None:
+    assert measured(*odd) == [10.0] * 4
+
+
+def test_one_look_or_no_counter_gives_no_rate() -> None:
+    assert measured((100, 0)) == measured((None, 0), (None, 0)) == [None] * 4
+    assert measure_by_drive(array_rounds(2, ["csd-00"])) == {}

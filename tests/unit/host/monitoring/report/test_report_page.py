@@ -339,3 +339,20 @@ def test_the_health_of_real_drives_is_a_table_where_there_is_any(tmp_path: Path)
     for shown in ("75 °C", "level 1", "temperature beyond a threshold", "1,500 (1.5 GB)", "40 °C", "12.35 J"):
         assert shown in text
     assert text.count("unknown") >= 3
+
+
+def test_what_real_drives_counted_is_named_as_measured(tmp_path: Path) -> None:
+    rounds = [
+        round_record(
+            [
+                device_round("csd-00", 10, PhaseSeconds(), health=DriveHealth(io=own, io_of_job=own)),
+                device_round("csd-01", 10, PhaseSeconds(), health=DriveHealth()),
+            ],
+            round=number + 1,
+            wall_seconds=10.0,
+        )
+        for number, own in enumerate([IoCounters(0, 0, 0, 0), IoCounters(30_000, 420, 10_000, 50)])
+    ]
+    text = page_of(write_run(tmp_path / "real", rounds)).text
+    for shown in ("Measured on the drives, not modelled", "3,000", "42", "512.0 MB/s", "2.6 MB/s", "unknown"):
+        assert shown in text
