@@ -21,7 +21,7 @@ MOST = {
     "functions_over_7_parameters": 0,
     "classes_over_12_attributes": 1,
     # Of them the clock `sampled` has some 900, where its issue allows 700.
-    "statements_outside_csd_lab": 42_988,
+    "statements_outside_csd_lab": 43_008,
     # `errors` is an old import path too.
     "base_names_of_two_or_more_modules": 1,
 }
