@@ -128,4 +128,9 @@ def test_time_in_which_a_counter_cannot_be_believed_is_left_out(odd: list[tuple[
 
 def test_one_look_or_no_counter_gives_no_rate() -> None:
     assert measured((100, 0)) == measured((None, 0), (None, 0)) == [None] * 4
+    unknown_begin = [
+        round_record([device_round("csd-00", 10, PhaseSeconds(), health=DriveHealth(io=_same(count)))])
+        for count in (100, 200)
+    ]
+    assert measure_by_drive(unknown_begin) == {"csd-00": [None] * 4}
     assert measure_by_drive(array_rounds(2, ["csd-00"])) == {}
