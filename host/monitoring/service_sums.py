@@ -12,7 +12,7 @@ from firmware_agent.common.health.drive_health import DriveHealth, IoCounters
 from host.core.records import RoundRecord
 
 # Commands and units of 512,000 bytes in a second, more than any drive serves; a faster counter is not believed.
-_MOST_PER_SECOND = (10**8, 10**8, 10**6, 10**6)
+_MOST_PER_SECOND = (10**7, 10**7, 10**5, 10**5)
 # What the agent reads may be so old, so a short round may end with what was counted in all of them.
 _STALE_SECONDS = 120.0
 
@@ -37,7 +37,13 @@ def measure_by_drive(rounds: Iterable[RoundRecord]) -> dict[str, list[float | No
             for total, growth, most in zip(sums, astuple(health.io.since(before.io)), _MOST_PER_SECOND, strict=True):
                 if growth is not None and growth <= most * max(seconds, _STALE_SECONDS):
                     total[:] = total[0] + growth, total[1] + seconds
-    return {name: [count / time if time else None for count, time in sums] for name, sums in grown.items()}
+    return {
+        name: [
+            count / time if time > 0 and count <= most * time else None
+            for most, (count, time) in zip(_MOST_PER_SECOND, sums, strict=True)
+        ]
+        for name, sums in grown.items()
+    }
 
 
 def _counted_before_job(health: DriveHealth) -> IoCounters | None:

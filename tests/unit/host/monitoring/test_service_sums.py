@@ -101,7 +101,7 @@ def _same(count: int | None) -> IoCounters:
     return IoCounters(count, count, count, count)
 
 
-@given(st.integers(0, 2**62), st.lists(st.integers(0, 10**6), min_size=1, max_size=6), st.floats(0.5, 100.0))
+@given(st.integers(0, 2**62), st.lists(st.integers(0, 40_000), min_size=1, max_size=6), st.floats(0.5, 100.0))
 def test_a_drives_rate_is_what_its_counter_grew_over_the_time(start: int, steps: list[int], seconds: float) -> None:
     counts = [start + sum(steps[:number]) for number in range(len(steps) + 1)]
     rate = sum(steps) / (len(steps) * seconds)
@@ -124,6 +124,10 @@ def test_a_round_in_which_a_drive_tells_nothing_counts_with_the_next_one() -> No
 )
 def test_time_in_which_a_counter_cannot_be_believed_is_left_out(odd: list[tuple[int | None, int]]) -> None:
     assert measured(*odd) == [10.0] * 4
+
+
+def test_a_jump_within_what_old_logs_may_hold_is_no_rate() -> None:
+    assert measured((0, 0), (100, 0), (11 * 10**8, 0)) == [None, None, 10.0, 10.0]
 
 
 def test_one_look_or_no_counter_gives_no_rate() -> None:
