@@ -14,8 +14,8 @@ from csd_lab.bench.storage.protect_world import PROTECT_KINDS, ProtectCase, Serv
 
 # Kinds of load and policy; with the host first, neither writes nor large blocks suffer from training's reads.
 CASES = tuple((kind, FAIR) for kind in PROTECT_KINDS) + tuple((kind, HOST_FIRST) for kind in PROTECT_KINDS[:3])
-# Seed 9101 was run with earlier rules, which were changed after it: it is used up.
-DEVELOPMENT_SEEDS, FINAL_SEEDS = (1,), (9201,)
+# Seeds 9101 and 9201 were run, and are used up.
+DEVELOPMENT_SEEDS, FINAL_SEEDS = (1,), (9301,)
 # Training unthrottled must raise the 99th percentile by so much, or there is nothing to protect.
 LEAST_EFFECT = 1.04
 SECONDS, QUICK_SECONDS, HALVINGS = 20, 8, 5
@@ -33,6 +33,7 @@ def play_protect(chosen: tuple[str, str, int, int]) -> dict[str, Any] | None:
     throttled = case.serve(LatencyThrottle(limit, most))
     broken = int((throttled.p99_seconds > limit).sum())
     constant, best = best_rates(case, lambda outcome: int((outcome.p99_seconds > limit).sum()) <= broken)
+    best = max(best, throttled.trained_bytes)  # what no such rate reaches can be reached
     return {
         "kind": case.kind,
         "policy": case.policy,

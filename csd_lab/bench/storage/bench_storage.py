@@ -42,8 +42,8 @@ def bench_storage(bench: Bench, quick: bool = False) -> BenchReport:
     of the rates of random and of sequential reads at the ceiling, and of the write amplification of greedy collection
     under uniform writes (four drives). `protect_kept`: share of device seconds in which the policy `protect` keeps the
     99th percentile of the host's latency under a limit that the host alone keeps and training unthrottled
-    (`protect_kept_unthrottled`) does not. `protect_rate`: training's rate over the best, of one rate for each level of
-    the host's load, that keeps as many; `protect_rate_worst` case.
+    (`protect_kept_unthrottled`) does not. `protect_rate`: training's rate over the best that keeps as many: of one rate
+    for each level of the host's load, or its own; `protect_rate_worst` case.
 
     The samples have each error, and a hash of all ends: the same seed has the same on any machine.
     """
